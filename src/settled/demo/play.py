@@ -1,0 +1,140 @@
+"""Plays a scenario with real processes and a real Postgres, and reads afterwards what happened.
+
+The agent's processes are started first, because they take longest to load; each waits for its task. The effects are
+counted in the service's database, the actions come from the ledger, the words from the agent's thread.
+"""
+
+import json
+import secrets
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from settled.demo.processes import Child, DemoFailed, Service
+from settled.demo.scenarios import Scenario
+from settled.demo.service import store
+from settled.state import ledger as operations
+from settled.state.model import Action, Event
+from settled.state.postgres import Database
+from settled.state.store import Ledger
+
+RUN_S = 120.0
+"""A scenario takes seconds; a chat model over the network may take a minute."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an agent's process answered in the end."""
+
+    reply: str
+    tool_messages: Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened to a process, at a Unix time."""
+
+    at: float
+    text: str
+
+
+@dataclass
+class Story:
+    """A scenario that was played. `skew_s` is how far the ledger's clock is ahead of this machine's."""
+
+    scenario: Scenario
+    turns: Sequence[str]
+    effects: int = 0
+    actions: Sequence[tuple[Action, Sequence[Event]]] = ()
+    told: Told = field(default_factory=lambda: Told("", ()))
+    marks: list[Mark] = field(default_factory=list)
+    requests: Sequence[Mapping[str, Any]] = ()
+    skew_s: float = 0.0
+
+    @property
+    def came_out(self) -> bool:
+        """Whether there are as many effects as there must be."""
+        return self.effects == self.scenario.expected_effects
+
+
+def play(scenario: Scenario, url: str | None, *, language: str = "en", model: str | None = None) -> Story:
+    """Play a scenario on the Postgres at `url` (None: the private one); DemoFailed when a process fails at its part."""
+    turns = [words[language] for words in scenario.turns]
+    name = secrets.token_hex(3)
+    task: dict[str, Any] = {
+        "thread_id": f"demo-{scenario.name}-{name}",
+        "employee_id": f"E-{name}",
+        "turns": turns,
+        "message_ids": [f"msg-{secrets.token_hex(6)}" for _ in turns],
+        "queryable": scenario.queryable,
+        "stubborn": scenario.stubborn,
+        "model": model,
+    }
+    story = Story(scenario, turns)
+    with ExitStack() as stack:
+        count = 2 if scenario.kill_at else scenario.clicks
+        agents = [stack.enter_context(Child("settled.demo.agent")) for _ in range(count)]
+        ledger = stack.enter_context(Ledger.connect(url))
+        service = stack.enter_context(Service(ledger.url, scenario.faults))
+        task |= {"service_url": service.url, "database_url": ledger.url}
+        for agent in agents:
+            agent.expect()
+        story.told = _restarted(story, agents, task) if scenario.kill_at else _clicked(story, agents, task)
+        _read(story, ledger, service.url, task)
+    return story
+
+
+def _clicked(story: Story, agents: Sequence[Child], task: Mapping[str, Any]) -> Told:
+    """Send the words to every process at once; the one with the longest thread saw it all."""
+    for number, agent in enumerate(agents, 1):
+        own = {"message_ids": [f"{one}-{number}" for one in task["message_ids"]]}
+        story.marks.append(Mark(time.time(), f"process {number} is sent the words"))
+        agent.tell({**task, **own})
+    told = [Told(**agent.answer(RUN_S)) for agent in agents]
+    return max(told, key=lambda one: len(one.tool_messages))
+
+
+def _restarted(story: Story, agents: Sequence[Child], task: Mapping[str, Any]) -> Told:
+    """Let the first process die on its way, and give the same task to the second."""
+    first, second = agents
+    story.marks.append(Mark(time.time(), "process 1 is sent the words"))
+    first.tell({**task, "kill_at": story.scenario.kill_at})
+    if first.hear(RUN_S) is not None or first.process.returncode != -signal.SIGKILL:
+        raise DemoFailed(
+            f"the agent should have been killed {story.scenario.kill_at}, but was not: {first.last_words()}"
+        )
+    when = story.scenario.kill_at
+    story.marks.append(Mark(first.ended_at or time.time(), f"process 1 is killed (SIGKILL {when})"))
+    story.marks.append(Mark(time.time(), "process 2 takes over"))
+    second.tell(task)
+    return Told(**second.answer(RUN_S))
+
+
+def _read(story: Story, ledger: Ledger, service_url: str, task: Mapping[str, Any]) -> None:
+    """Read what happened from those who know it."""
+    actions = ledger.run(operations.actions("default", thread_id=task["thread_id"]))
+    story.actions = [(one, _timeline(ledger, one)) for one in reversed(actions)]
+    if actions:
+        skew_s = actions[0].now.timestamp() - time.time()
+        story.skew_s = skew_s if abs(skew_s) > 1 else 0.0
+    with _database(ledger.url) as database:
+        story.effects = database.run(store.count_tickets(task["employee_id"]))
+    with urllib.request.urlopen(f"{service_url}/log", timeout=10) as answer:
+        story.requests = json.load(answer)
+
+
+def _timeline(ledger: Ledger, action: Action) -> list[Event]:
+    return ledger.run(operations.timeline(action.tenant, action.id))
+
+
+@contextmanager
+def _database(url: str) -> Iterator[Database]:
+    database = store.open_database(url)
+    try:
+        yield database
+    finally:
+        database.close()

@@ -1,0 +1,116 @@
+"""Starts the demo's processes, talks to them by lines, and ends them.
+
+A child gets nothing by its command line that others should not see: the database's URL goes through the environment or
+the pipe. Every child ends when this process dies, whatever kills it: the pipe closes, or its parent's id changes.
+"""
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from settled.state.errors import SettledError
+
+START_S = 60.0
+"""A process of the demo is up in two seconds; a loaded machine is given time."""
+
+
+class DemoFailed(SettledError):
+    """A process of the demo did not do its part; the sentence holds its last words."""
+
+
+class Child:
+    """One process of the demo: `python -m module`. Use it in a `with`."""
+
+    def __init__(self, module: str, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        self.name = module
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed in __exit__; a pipe that nobody reads would fill)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        )
+        self.ended_at: float | None = None
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self.process.stdout.close()
+        self.process.wait()
+        self.ended_at = time.time()
+        self._lines.put(None)
+
+    def tell(self, value: object) -> None:
+        """Send one line of JSON."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(value) + "\n")
+        self.process.stdin.flush()
+
+    def hear(self, timeout_s: float = START_S) -> str | None:
+        """Return the next line; None when the process has ended. Raises DemoFailed when nothing comes."""
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            raise DemoFailed(f"{self.name} said nothing for {timeout_s:g} s") from None
+        return None if line is None else line.rstrip("\n")
+
+    def expect(self, timeout_s: float = START_S) -> str:
+        """Return the next line; DemoFailed, with the process's last words, when it has ended instead."""
+        line = self.hear(timeout_s)
+        if line is None:
+            raise DemoFailed(f"{self.name} ended by itself ({self.process.returncode}): {self.last_words()}")
+        return line
+
+    def answer(self, timeout_s: float = START_S) -> Any:
+        """Return the next line as JSON."""
+        return json.loads(self.expect(timeout_s))
+
+    def last_words(self) -> str:
+        """Return the end of what it wrote to its standard error."""
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "without a word"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdin, self._errors):
+            if stream is not None:
+                stream.close()
+
+
+class Service(Child):
+    """The ticket service on a free port; `url` is where it answers."""
+
+    def __init__(self, database_url: str, faults: Mapping[str, Any]) -> None:
+        arguments = ("--port", "0", "--parent", str(os.getpid()), "--faults", json.dumps(faults))
+        super().__init__("settled.demo.service", *arguments, environment={"SETTLED_DATABASE_URL": database_url})
+
+    @property
+    def url(self) -> str:
+        """Wait until it listens, and return its address."""
+        if not hasattr(self, "_url"):
+            self._url = self.expect().rpartition(" ")[2]
+        return self._url

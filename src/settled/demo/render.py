@@ -1,0 +1,107 @@
+"""A played scenario for people and for programs: the pages of `settled demo`. Reads the story, decides nothing."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from settled.demo.play import Story
+from settled.demo.scenarios import DEFAULT, SCENARIOS
+from settled.runtime.records import timeline_record
+from settled.runtime.tables import event_row, facts_table, state_text, text
+
+Row = tuple[float, str, Text, Text, Text]
+
+
+def document(story: Story) -> dict[str, Any]:
+    """Return the story as the one JSON document that `--json` prints."""
+    return {
+        "scenario": story.scenario.name,
+        "effects": story.effects,
+        "expected_effects": story.scenario.expected_effects,
+        "actions": [timeline_record(action, events) for action, events in story.actions],
+        "tool_messages": list(story.told.tool_messages),
+        "reply": story.told.reply,
+    }
+
+
+def page(story: Story) -> RenderableType:
+    """Return the story as a page."""
+    parts: list[RenderableType] = [Text(), _title(story), Text()]
+    parts += [_quoted("user", words) for words in story.turns]
+    parts += [Text(), _timeline(story)]
+    parts += [Text()]
+    parts += [_quoted("model was told", told["content"]) for told in _about_writes(story)]
+    parts += [_quoted("user was told", story.told.reply, "bold"), Text(), _verdict(story)]
+    return Group(*parts)
+
+
+def contents() -> Table:
+    """Return the scenarios as a table."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for scenario in SCENARIOS.values():
+        default = " (default)" if scenario.name == DEFAULT else ""
+        table.add_row(text(scenario.name, "bold"), text(scenario.title + default))
+    return table
+
+
+def _title(story: Story) -> Text:
+    return Text.assemble((story.scenario.name, "bold cyan"), "  ", story.scenario.title)
+
+
+def _quoted(who: str, words: str, style: str = "") -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(width=14, style="bright_black")
+    table.add_column(overflow="fold")
+    table.add_row(text(who), Text("\n").join(text(line, style) for line in words.splitlines()))
+    return table
+
+
+def _about_writes(story: Story) -> Iterator[Mapping[str, Any]]:
+    """The answers about actions; reads have none."""
+    for told in story.told.tool_messages:
+        if (told.get("artifact") or {}).get("action_id"):
+            yield told
+
+
+def _timeline(story: Story) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("seconds", justify="right", style="bright_black")
+    table.add_column("who", style="bright_black")
+    for column in ("event", "state", ""):
+        table.add_column(column, overflow="fold")
+    rows = sorted(_rows(story), key=lambda row: row[0])
+    for at, who, *cells in rows:
+        table.add_row(f"{at - rows[0][0]:.3f}", who, *cells)
+    return table
+
+
+def _rows(story: Story) -> Iterator[Row]:
+    """Everything that happened, from the three who saw it."""
+    nothing = Text()
+    for mark in story.marks:
+        yield mark.at, "process", text(mark.text, "red" if "killed" in mark.text else ""), nothing, nothing
+    for seen in story.requests:
+        happened = f"{seen['method']} {seen['path']}"
+        yield seen["at"], "service", text(happened), nothing, text(seen["outcome"], "bright_black")
+    for _, events in story.actions:
+        for event in events:
+            _, what, state, detail = event_row(event, 0.0)
+            yield _unix(event.at) - story.skew_s, "ledger", what, state, detail
+
+
+def _unix(at: datetime) -> float:
+    return at.timestamp()
+
+
+def _verdict(story: Story) -> RenderableType:
+    tickets = "ticket" if story.effects == 1 else "tickets"
+    line = Text.assemble((f"{story.effects} {tickets}", "bold"), f" in the service's database, {story.scenario.expected_effects} expected")
+    for action, _ in story.actions:
+        line.append_text(Text.assemble("\n", action.id, " ", state_text(action.state), f" {action.receipt or ''}", f", {action.attempt} attempt(s)"))
+    return Panel(line, border_style="green" if story.came_out else "red", expand=False)

@@ -1,0 +1,12 @@
+"""The ticket service of the demo: a real HTTP process on Postgres, with a switch for every fault.
+
+It stands for somebody else's system, so it knows nothing of actions, ledgers or agents: it sees requests and their
+`Idempotency-Key`. Start it with `python -m settled.demo.service --database-url URL --port 0`.
+
+    app.py      the routes
+    claims.py   one effect per key: claim, commit, replay
+    faults.py   the switches, and what a PUT /faults may say
+    replies.py  answers that never arrive, or only half
+    store.py    the statements of tickets.sql, as values
+    life.py     it ends with the process that started it
+"""

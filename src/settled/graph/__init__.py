@@ -1,0 +1,1 @@
+"""Where LangGraph meets it: the engine, the reference agent, the session."""

@@ -1,0 +1,93 @@
+"""The answers of a turn: tool messages out of outcomes, and how often the model has been given the same one.
+
+Owns nothing that decides about actions: the ledger does. What it decides is when a turn stops calling tools.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any, TypedDict
+
+from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+
+from settled.graph.calls import Request
+from settled.tools.messages import Code, Facts, artifact, status, tell
+from settled.tools.perform import Outcome
+
+MAX_NAME_CHARS = 64
+"""A tool's name, as providers allow it; a model may invent a longer one."""
+
+
+class Answer(TypedDict):
+    """What a call ended in, as plain JSON."""
+
+    code: str
+    message: str
+    artifact: dict[str, Any]
+
+
+def answer_of(outcome: Outcome) -> Answer:
+    """Return the part of an outcome that the conversation keeps."""
+    plain = {name: str(value) if isinstance(value, StrEnum) else value for name, value in outcome.artifact.items()}
+    return Answer(code=str(outcome.code), message=outcome.message, artifact=plain)
+
+
+def refusal(request: Request, field: str, rule: str) -> Answer:
+    """Return the answer to a call that never reached a tool: it names the field and the rule."""
+    name = request["name"][:MAX_NAME_CHARS].replace("_", " ") or "the call"
+    facts = Facts(code=Code.INVALID, summary=name, action_id="", state="", reason=rule, field=field)
+    return Answer(code=str(facts.code), message=tell(facts, request["language"]), artifact=artifact(facts))
+
+
+def tool_message(request: Request, answer: Answer) -> ToolMessage:
+    """Return the message that answers a request; its id is the request's, so that a second answer replaces the first."""
+    return ToolMessage(
+        content=answer["message"],
+        artifact=answer["artifact"],
+        status=status(Code(answer["code"])),
+        name=request["name"][:MAX_NAME_CHARS],
+        tool_call_id=request["tool_call_id"],
+        id=f"{request['message_id']}/{request['tool_call_id']}",
+    )
+
+
+def turn_of(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
+    """Return the messages since the last one of the user, without it."""
+    for index in range(len(messages) - 1, -1, -1):
+        if isinstance(messages[index], HumanMessage):
+            return messages[index + 1 :]
+    return messages
+
+
+def repeated(messages: Sequence[AnyMessage], limit: int) -> list[ToolMessage]:
+    """Return the last answer of each thing that the model has called for again `limit` times or more in this turn."""
+    counts: Counter[str] = Counter()
+    last: dict[str, ToolMessage] = {}
+    for message in turn_of(messages):
+        if isinstance(message, ToolMessage):
+            thing = _thing(message)
+            counts[thing] += thing in last or _is_replay(message)
+            last[thing] = message
+    return [last[thing] for thing, count in counts.items() if count >= limit and _is_binding(last[thing])]
+
+
+def recorded_facts(answers: Iterable[ToolMessage]) -> str:
+    """Return the sentences of fact that these answers begin with: they can be read out to the user as they stand."""
+    return "\n".join(dict.fromkeys(str(answer.content).split("\n", 1)[0] for answer in answers))
+
+
+def _thing(message: ToolMessage) -> str:
+    """Name what an answer speaks of: its action, or where there is none, the tool and the very words."""
+    record = message.artifact if isinstance(message.artifact, dict) else {}
+    return record.get("action_id") or f"{message.name}\n{message.content}"
+
+
+def _is_replay(message: ToolMessage) -> bool:
+    record = message.artifact if isinstance(message.artifact, dict) else {}
+    return record.get("code") != Code.SUCCEEDED and bool(record.get("replayed") or record.get("earlier_action_id"))
+
+
+def _is_binding(message: ToolMessage) -> bool:
+    """Whether asking again can change nothing: not so for a read, which may be asked for as often as one likes."""
+    record = message.artifact if isinstance(message.artifact, dict) else {}
+    return bool(record.get("action_id")) or message.status == "error"

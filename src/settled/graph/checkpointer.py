@@ -1,0 +1,77 @@
+"""LangGraph's Postgres savers, opened on the ledger's own server.
+
+Three things differ from a saver as it comes:
+
+- No lock shared by all threads. The saver's one lock guards a single shared connection; ours takes one of its own from a pool for
+  each call, so the lock only forbids what is safe. (LangGraph itself keeps the checkpoints of one thread in order.)
+- Commits that do not wait for the disk (`synchronous_commit=off`). The log of one server is one sequence: a commit of the ledger,
+  which does wait, carries every earlier checkpoint with it. So before any effect, plan's commit has made all that led to it
+  durable. The death of a process loses nothing that reached the server; the death of the *server* may lose the last half second
+  of conversation, and then the thread continues one step earlier and finds its actions in the ledger.
+- Set-up under a lock: of eight plain ones at the same instant, seven fail.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from typing import Any, NoReturn
+
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+from settled.state import postgres
+from settled.state.errors import ContractError
+from settled.state.migrations import setup_lock
+from settled.state.store import Ledger
+
+MAX_CONNECTIONS = 8
+"""A saver's call holds a connection for about a millisecond."""
+
+
+class SyncSaver(PostgresSaver):
+    """A saver for `invoke`; under `ainvoke` it says at the first step what to open instead."""
+
+    async def aget_tuple(self, config: Any) -> NoReturn:
+        """Refuse."""
+        raise ContractError("this checkpointer is for invoke(); for ainvoke() open one with settled.aopen_checkpointer")
+
+
+@contextmanager
+def open_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[PostgresSaver]:
+    """Open a saver for `invoke` on the ledger's server, with its tables."""
+    pool = postgres.ConnectionPool(ledger.url, **_pool_args(ledger, max_connections, postgres.ConnectionPool))  # type: ignore[attr-defined]
+    with pool:
+        saver = SyncSaver(pool)
+        saver.lock = nullcontext()  # type: ignore[assignment]
+        with setup_lock(ledger.url):
+            saver.setup()
+        yield saver
+
+
+@asynccontextmanager
+async def aopen_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS) -> AsyncIterator[AsyncPostgresSaver]:
+    """Open a saver for `ainvoke` on the ledger's server, with its tables. It belongs to the running event loop."""
+    postgres.refuse_proactor_loop(asyncio.get_running_loop())
+    await asyncio.to_thread(_set_up, ledger)
+    pool = postgres.AsyncConnectionPool(ledger.url, **_pool_args(ledger, max_connections, postgres.AsyncConnectionPool))  # type: ignore[attr-defined]
+    async with pool:
+        saver = AsyncPostgresSaver(pool)
+        saver.lock = nullcontext()  # type: ignore[assignment]
+        yield saver
+
+
+def _set_up(ledger: Ledger) -> None:
+    with open_checkpointer(ledger, max_connections=1):
+        pass
+
+
+def _pool_args(ledger: Ledger, max_connections: int, pool: Any) -> dict[str, Any]:
+    prepare = ledger._prepare
+    lazily = "-c synchronous_commit=off" if prepare else None  # a transaction pooler refuses settings at the start
+    return {
+        "min_size": 1,
+        "max_size": max_connections,
+        "kwargs": postgres.checkpoint_pool_args(prepare=prepare, options=lazily),
+        "check": pool.check_connection,
+        "open": False,
+    }

@@ -1,0 +1,309 @@
+"""The engine: one action as a LangGraph graph, plan → approve → run → reconcile → settle.
+
+    plan ─┬─▶ run ─┬─▶ (answered)
+          │        └─▶ reconcile ─▶ settle ─▶ run or (answered)
+          └─▶ approve ─▶ run or (answered)
+
+Each node runs the protocol's function of the same name, and the happy path visits plan and run only. The state is plain JSON;
+the right to write (a claim) stays in the `Flight` of this visit and is taken out when it is used. A node that does not find
+it there goes back to `plan`, which asks the ledger where the action stands: a running action of a dead owner becomes unknown
+there and is reconciled, and never reaches the body again. So every node may be run again.
+
+The graph keeps no checkpoints of its own (`checkpointer=False`): what it would need after a crash is in the ledger, which is
+asked first anyway. The host's graph keeps the place of the call in the conversation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict, TypeVar, assert_never
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_stream_writer
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import RunControl
+
+from settled.graph.answers import Answer, answer_of, refusal
+from settled.graph.calls import Request, decision_of
+from settled.graph.identity import Handle, options_of
+from settled.graph.twin import Twin
+from settled.state.errors import ContractError, InvalidArguments, LedgerUnavailable
+from settled.state.store import Ledger
+from settled.tools import protocol
+from settled.tools.contract import Contract
+from settled.tools.effects import Steps, Stopped
+from settled.tools.messages import Code
+from settled.tools.perform import of_read, outcome, prepare, unrecorded
+from settled.tools.reading import read
+from settled.tools.reconcile import Finding, reconcile
+from settled.tools.runner import Runner, World
+from settled.tools.standing import Answered, Call, Granted, Standing, Unsettled, Waiting
+
+FLIGHT_KEY = "__settled_flight"
+
+INHERITED_DURABILITY_KEY = "__pregel_durability"
+"""LangGraph's own. A graph without checkpoints that inherits "sync" waits for a checkpoint that it never began (1.2.24)."""
+
+NODES = ("plan", "approve", "run", "reconcile", "settle")
+
+_ALIVE: set[str] = set()
+"""The owners whose calls are under way in this process."""
+
+S = TypeVar("S")
+Step = Literal["plan", "approve", "run", "reconcile", "settle", "answered"]
+
+
+def is_alive(owner: str | None) -> bool:
+    """Whether a running action's owner is a call that is under way in this process."""
+    return owner in _ALIVE
+
+
+class Where(TypedDict, total=False):
+    """The engine's state: the request, the node that is next, the action and claim it speaks of, and the answer."""
+
+    request: Request
+    step: Step
+    action_id: str
+    token: int
+    answer: Answer
+
+
+@dataclass
+class Flight:
+    """One visit of the engine: what only this process knows, and only until it is used."""
+
+    contract: Contract
+    handle: Handle
+    request: Request
+    runner: Runner
+    calls: list[Call] = field(default_factory=list)
+    held: dict[tuple[str, int], object] = field(default_factory=dict)
+
+    def begin(self) -> Call:
+        """Return a call with an owner of its own; the ledger hears of it next. InvalidArguments for a bad one."""
+        options = options_of(self.handle, decision_of(self.request), self.request["language"])
+        call = prepare(self.contract, self.request["args"], options, self.runner.store)
+        self.calls.append(call)
+        _ALIVE.add(call.plan.owner)
+        return call
+
+    def end(self) -> None:
+        """The visit is over: its owners hold nothing any more."""
+        _ALIVE.difference_update(call.plan.owner for call in self.calls)
+
+    def hold(self, step: Step, standing: Granted | Unsettled | Finding) -> Where:
+        """Keep a standing for the node `step`, and return where that node finds it."""
+        action = standing.action
+        self.held[action.id, action.fencing_token] = standing
+        return Where(step=step, action_id=action.id, token=action.fencing_token)
+
+    def take(self, where: Where, kind: type[S] | tuple[type[S], ...]) -> S | None:
+        """Take out what was held for a node; None when it was used already, or held by another process."""
+        held = self.held.pop((where.get("action_id", ""), where.get("token", 0)), None)
+        return held if isinstance(held, kind) else None
+
+    def unsent(self) -> Granted | None:
+        """Take out a claim that was never used, if there is one."""
+        claims = [standing for standing in self.held.values() if isinstance(standing, Granted)]
+        self.held.clear()
+        return claims[0] if claims else None
+
+
+class Engine:
+    """Carries the calls of an agent's tools. One for each agent; it holds nothing between calls."""
+
+    def __init__(self, contracts: Mapping[str, Contract], store: Ledger, world: World) -> None:
+        self._contracts = contracts
+        self._store = store
+        self._world = world
+        self.graph = compiled()
+
+    def call(self, request: Request, handle: Handle, config: RunnableConfig) -> Answer:
+        """Carry one request to its answer.
+
+        The nested run has a control of its own: a drain between plan and run would leave a claimed action that nobody sends.
+        """
+        flight = self._flight(request, handle)
+        if not isinstance(flight, Flight):
+            return flight
+        if flight.contract.is_read:
+            return flight.runner.drive(_reading(flight))
+        try:
+            end = self.graph.invoke(Where(request=request), _inside(config, flight), control=RunControl())
+        except BaseException:
+            if (granted := flight.unsent()) is not None:
+                flight.runner.drive(_not_sent(flight.calls[-1], granted))
+            raise
+        finally:
+            flight.end()
+        answer: Answer = end["answer"]
+        return answer
+
+    async def acall(self, request: Request, handle: Handle, config: RunnableConfig) -> Answer:
+        """As `call`, in an event loop."""
+        flight = self._flight(request, handle)
+        if not isinstance(flight, Flight):
+            return flight
+        if flight.contract.is_read:
+            return await flight.runner.adrive(_reading(flight))
+        try:
+            end = await self.graph.ainvoke(Where(request=request), _inside(config, flight), control=RunControl())
+        except BaseException:
+            if (granted := flight.unsent()) is not None:
+                await flight.runner.adrive(_not_sent(flight.calls[-1], granted))
+            raise
+        finally:
+            flight.end()
+        answer: Answer = end["answer"]
+        return answer
+
+    def _flight(self, request: Request, handle: Handle) -> Flight | Answer:
+        """Return a new visit, or the answer to a request that names no tool or is malformed."""
+        contract = self._contracts.get(request["name"])
+        if contract is None:
+            return refusal(request, "name", f"there is no tool of this name; the tools are: {', '.join(self._contracts)}")
+        if request["error"] is not None:
+            return refusal(request, *request["error"])
+        return Flight(contract, handle, request, Runner(contract, self._store, self._world))
+
+
+def compiled() -> CompiledStateGraph[Where, None, Where, Where]:
+    """Return the engine's graph."""
+    graph = StateGraph(Where)
+    for name, steps in zip(NODES, (_plan, _approve, _run, _reconcile, _settle), strict=True):
+        graph.add_node(name, Twin(name, _with_flight(steps)))
+    graph.add_edge(START, "plan")
+    for name in NODES:
+        graph.add_conditional_edges(name, _next, {**{node: node for node in NODES}, "answered": END})
+    return graph.compile(checkpointer=False, name="action")
+
+
+def _plan(flight: Flight, where: Where) -> Steps[Where]:
+    """Begin the action, or meet it. Each time with a new owner: what an earlier visit of this node claimed is not ours."""
+    try:
+        call = flight.begin()
+    except InvalidArguments as error:
+        return _answered(refusal(flight.request, error.field, error.rule))
+    standing = yield from protocol.plan(call)
+    return _place(flight, standing)
+
+
+def _approve(flight: Flight, where: Where) -> Steps[Where]:
+    """Ask the ledger again whether a person has decided. (Asking the person, by `interrupt`, goes here.)"""
+    call = flight.begin()
+    standing = yield from protocol.plan(call)
+    if isinstance(standing, Waiting):
+        standing = Answered(Code.WAITING_FOR_APPROVAL, standing.action)
+    return _place(flight, standing)
+
+
+def _run(flight: Flight, where: Where) -> Steps[Where]:
+    """Call the body for the claim that plan, approve or settle has left; without one, back to plan."""
+    granted = flight.take(where, Granted)
+    if granted is None:
+        return Where(step="plan")
+    standing = yield from protocol.run(flight.calls[-1], granted)
+    return _place(flight, standing)
+
+
+def _reconcile(flight: Flight, where: Where) -> Steps[Where]:
+    """Ask the remote side what became of it."""
+    unsettled = flight.take(where, Unsettled)
+    if unsettled is None:
+        return Where(step="plan")
+    finding = yield from reconcile(flight.calls[-1], unsettled)
+    return flight.hold("settle", finding)
+
+
+def _settle(flight: Flight, where: Where) -> Steps[Where]:
+    """Write down what was found."""
+    finding: Finding | None = flight.take(where, Finding.__args__)
+    if finding is None:
+        return Where(step="plan")
+    standing = yield from protocol.settle(flight.calls[-1], finding)
+    return _place(flight, standing)
+
+
+def _place(flight: Flight, standing: Standing) -> Where:
+    """Return where a standing leads."""
+    match standing:
+        case Granted():
+            where = flight.hold("run", standing)
+        case Unsettled():
+            where = flight.hold("reconcile", standing)
+        case Waiting():
+            where = Where(step="approve", action_id=standing.action.id)
+        case Answered():
+            where = _answered(answer_of(outcome(flight.calls[-1], standing)))
+        case _:
+            assert_never(standing)
+    _tell(standing)
+    return where
+
+
+def _tell(standing: Standing) -> None:
+    """Stream where the action stands now, to whoever listens to `custom` events."""
+    action = standing.action
+    event: dict[str, Any] = {"action_id": action.id, "tool": action.tool, "state": str(action.state), "attempt": action.attempt}
+    if isinstance(standing, Answered):
+        event["code"] = str(standing.code)
+    get_stream_writer()({"settled": event})
+
+
+def _answered(answer: Answer) -> Where:
+    return Where(step="answered", answer=answer)
+
+
+def _next(where: Where) -> Step:
+    return where["step"]
+
+
+def _with_flight(steps: Any) -> Any:
+    """Return the beginning of a node: its steps over this visit's flight, with an answer for a ledger that goes away."""
+
+    def begin(where: Where, config: RunnableConfig) -> tuple[Runner, Steps[Any]]:
+        flight = config.get("configurable", {}).get(FLIGHT_KEY)
+        if not isinstance(flight, Flight):
+            raise ContractError("the engine's graph is entered through Engine.call, which knows the tools and the ledger")
+        return flight.runner, _or_unrecorded(flight, steps(flight, where))
+
+    return begin
+
+
+def _or_unrecorded(flight: Flight, steps: Steps[Where]) -> Steps[Where]:
+    try:
+        return (yield from steps)
+    except LedgerUnavailable:
+        told = unrecorded(flight.calls[-1], invoked=flight.runner.invoked)
+        return _answered(answer_of(told))
+
+
+def _reading(flight: Flight) -> Steps[Answer]:
+    """A read needs no row and no engine."""
+    try:
+        call = flight.begin()
+    except InvalidArguments as error:
+        return refusal(flight.request, error.field, error.rule)
+    flight.end()
+    end = yield from read(call)
+    return answer_of(of_read(flight.contract, end, call))
+
+
+def _not_sent(call: Call, granted: Granted) -> Steps[Standing]:
+    """Record that a claimed action was stopped before its body was called: protocol.run, without the call."""
+    steps = protocol.run(call, granted)
+    next(steps)
+    answer: Any = Stopped(begun=False)
+    while True:
+        try:
+            effect = steps.send(answer)
+        except StopIteration as end:
+            standing: Standing = end.value
+            return standing
+        answer = yield effect
+
+
+def _inside(config: RunnableConfig, flight: Flight) -> RunnableConfig:
+    """Return the configuration of a nested run."""
+    mine = {FLIGHT_KEY: flight, INHERITED_DURABILITY_KEY: "exit"}
+    return {**config, "configurable": {**config.get("configurable", {}), **mine}}

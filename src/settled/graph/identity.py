@@ -1,0 +1,88 @@
+"""Whose call it is, and which: the configuration of a run and the place in the conversation become the names of the ledger.
+
+Owns the private configuration key under which a `Session` travels with a run, and the decision of a call. The model has no say
+in any of it: tenant, thread and requester come from the configuration, never from a message.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from langchain_core.runnables import RunnableConfig
+
+from settled.state.errors import ContractError
+from settled.state.model import Action
+from settled.tools.perform import MAX_NAME_CHARS, Options
+
+SESSION_KEY = "__settled"
+"""LangGraph keeps configuration keys that begin with `__` out of the metadata of checkpoints."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What a session tells its runs. `is_orphan` says whether a running action's owner is known to be dead."""
+
+    tenant: str
+    thread_id: str
+    requester: str | None
+    language: str | None
+    is_orphan: Callable[[Action], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where in the conversation a call was decided: the same after a crash, a retry, a sibling's resume or a replay.
+
+    `occurrence` counts equal tool-call ids within the message, since providers repeat them.
+    """
+
+    message_id: str
+    tool_call_id: str
+    occurrence: int = 0
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """What the ledger hashes, together with tenant, thread, tool and fingerprint."""
+        return self.message_id, self.tool_call_id, str(self.occurrence)
+
+
+def handle_of(config: RunnableConfig, *, tenant: str, language: str | None) -> Handle:
+    """Return the session of a run; a run without one belongs to the agent's own tenant and to the configured thread."""
+    configurable: Mapping[str, Any] = config.get("configurable", {})
+    handle = configurable.get(SESSION_KEY)
+    if isinstance(handle, Handle):
+        return handle
+    thread_id = configurable.get("thread_id")
+    if not isinstance(thread_id, str) or not thread_id:
+        raise ContractError(
+            'an agent with actions needs a thread: run it through a Session, or pass {"configurable": {"thread_id": "..."}}'
+        )
+    return Handle(tenant, thread_id, None, language, _nobody_knows)
+
+
+def options_of(handle: Handle, decision: Decision, language: str) -> Options:
+    """Return who calls, and how, for the ledger."""
+    return Options(
+        thread_id=handle.thread_id,
+        tenant=handle.tenant,
+        decision=decision.parts,
+        requester=handle.requester,
+        correlation_id=f"{decision.message_id}/{decision.tool_call_id}",
+        language=language,
+        is_orphan=handle.is_orphan,
+    )
+
+
+def thread_name(tenant: str, thread_id: str) -> str:
+    """Return a thread's name for the checkpointer, which knows no tenants: no two tenants' threads share one."""
+    for field, value in (("tenant", tenant), ("thread_id", thread_id)):
+        if not 0 < len(value) <= MAX_NAME_CHARS or not value.isprintable():
+            raise ContractError(f"{field} must be 1 to {MAX_NAME_CHARS} printable characters")
+    if tenant == "default" and not thread_id.startswith("@"):
+        return thread_id
+    return f"@{quote(tenant, safe='')}/{thread_id}"
+
+
+def _nobody_knows(_: Action) -> bool:
+    return False

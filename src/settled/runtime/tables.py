@@ -1,0 +1,152 @@
+"""Actions and timelines as tables for a terminal. Every value is put in as text: markup and control characters in it are inert."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from settled.runtime.records import in_manual_queue, shown
+from settled.state.machine import State
+from settled.state.model import Action, Event
+from settled.tools.outcome import plain
+
+COLOURS: Mapping[str, str] = {
+    State.PLANNED: "cyan",
+    State.APPROVED: "cyan",
+    State.RUNNING: "blue",
+    State.SUCCEEDED: "green",
+    State.UNKNOWN: "yellow",
+    State.FAILED: "red",
+    State.CANCELLED: "bright_black",
+    State.COMPENSATION_PENDING: "magenta",
+    State.COMPENSATED: "magenta",
+}
+
+WHAT: Mapping[str, str] = {
+    "plan": "written down",
+    "approve": "permitted",
+    "claim": "claimed, and sent",
+    "succeed": "the service answered",
+    "fail": "settled as not done",
+    "refuse": "not processed; again later",
+    "lose": "no answer came back",
+    "ask": "asked the service",
+    "find": "found by asking",
+    "release": "proved absent; sent again",
+    "escalate": "handed to a person",
+    "repeat": "asked for again",
+    "late": "a late answer, kept as evidence",
+    "deny": "denied",
+    "expire": "expired",
+    "supersede": "superseded",
+    "withdraw": "withdrawn",
+    "lapse": "the permission ended",
+    "compensate": "to be undone",
+    "compensated": "undone",
+}
+"""What each trigger means to a person."""
+
+
+def text(value: object, style: str = "") -> Text:
+    """Return a value as inert text."""
+    return Text(plain(str(value)), style)
+
+
+def state_text(state: str) -> Text:
+    """Return a state in its colour."""
+    return text(state.replace("_", " "), COLOURS.get(state, ""))
+
+
+def actions_table(actions: Iterable[Action]) -> Table:
+    """Return actions as a table, one a line."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("action", "planned", "state", "summary", "receipt", "tries"):
+        table.add_column(column, overflow="fold")
+    for action in actions:
+        state = state_text(action.state)
+        if in_manual_queue(action):
+            state.append(" (a person's)", "bold yellow")
+        planned = text(action.planned_at.strftime("%Y-%m-%d %H:%M:%S"), "bright_black")
+        table.add_row(text(action.id), planned, state, text(action.summary), text(action.receipt or ""), text(action.attempt))
+    return table
+
+
+def timeline_table(events: Sequence[Event]) -> Table:
+    """Return a timeline as a table: seconds since the first event, the event, the state it led to."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("seconds", justify="right")
+    for column in ("event", "state", ""):
+        table.add_column(column, overflow="fold")
+    for event in events:
+        table.add_row(*event_row(event, (event.at - events[0].at).total_seconds()))
+    return table
+
+
+def event_row(event: Event, seconds: float) -> tuple[Text, Text, Text, Text]:
+    """Return one event as cells."""
+    return (
+        text(f"{seconds:.3f}", "bright_black"),
+        text(WHAT.get(event.trigger, event.trigger)),
+        state_text(event.to_state),
+        text(detail_text(event), "bright_black"),
+    )
+
+
+def detail_text(event: Event) -> str:
+    """Return what an event says beside its trigger."""
+    said = [f"{name.removesuffix('_s').replace('_', ' ')}: {_one(value)}" for name, value in (event.detail or {}).items()]
+    return " · ".join([f"attempt {event.attempt}", *said] if event.trigger in ("claim", "refuse", "release") else said)
+
+
+def facts_table(action: Action) -> Table:
+    """Return what is known of an action, one fact a line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bright_black")
+    table.add_column(overflow="fold")
+    for name, value in _facts(action):
+        if value is not None:
+            table.add_row(text(name), value if isinstance(value, Text) else text(value))
+    return table
+
+
+def action_page(action: Action, events: Sequence[Event]) -> RenderableType:
+    """Return one action with its timeline."""
+    return Group(facts_table(action), Text(), timeline_table(events))
+
+
+def _facts(action: Action) -> list[tuple[str, Any]]:
+    return [
+        ("action", action.id),
+        ("request", action.summary),
+        ("tool", action.tool),
+        ("thread", action.thread_id),
+        ("state", state_text(action.state)),
+        ("manual queue", "a person must decide" if in_manual_queue(action) else None),
+        ("receipt", action.receipt),
+        ("reason", action.reason),
+        ("key", action.idempotency_key),
+        ("fingerprint", action.fingerprint),
+        ("arguments", _one(shown(action.arguments))),
+        ("attempts", action.attempt),
+        ("planned", _when(action.planned_at)),
+        ("settled", _when(action.settled_at)),
+    ]
+
+
+def _when(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat(sep=" ", timespec="milliseconds")
+
+
+def _one(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def console() -> Console:
+    """Return the console that everything is printed on."""
+    return Console(highlight=False)

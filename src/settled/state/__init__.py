@@ -1,0 +1,1 @@
+"""What is true: the machine, the canonical form, the ledger and its Postgres; knows nothing of tools or LangGraph."""

@@ -1,0 +1,58 @@
+"""The errors of the library, split by what the caller must do.
+
+    SettledError
+    ├── ContractError              fix your code: a declaration or a call that cannot be right
+    │   ├── NotYet                 declared ahead of what this version builds
+    │   └── Unguarded              an action's body was called outside an action
+    ├── InvalidArguments           fix the call: one field, one rule
+    ├── NotFound                   no such action for this tenant
+    ├── LedgerUnavailable          wait: Postgres cannot be reached
+    ├── ThreadBusy                 wait: another session runs this thread
+    └── IllegalTransition          page someone: the machine forbids this step
+
+Outcomes of an attempt (refused, unknown …) are values, not errors: see `settled.tools.outcome`.
+"""
+
+
+class SettledError(Exception):
+    """Every error that this library raises by itself."""
+
+
+class ContractError(SettledError):
+    """A declaration or a call that cannot be right; the sentence says how to fix it."""
+
+
+class NotYet(ContractError):
+    """A part of a contract that may be declared but that this version does not carry out."""
+
+
+class Unguarded(ContractError):
+    """The body of an action was reached outside an action, where nothing guards its effect."""
+
+
+class InvalidArguments(SettledError):
+    """A call whose arguments break a rule; nothing was sent and no row was written.
+
+    `field` is a path (`amount`, `items[2].price`), `rule` a sentence without the field's name.
+    """
+
+    def __init__(self, field: str, rule: str) -> None:
+        super().__init__(f"{field}: {rule}")
+        self.field = field
+        self.rule = rule
+
+
+class NotFound(SettledError):
+    """There is no such action for this tenant (another tenant's ids do not exist)."""
+
+
+class LedgerUnavailable(SettledError):
+    """Postgres did not answer in time. Before the call: not started. After it: the outcome is unknown."""
+
+
+class ThreadBusy(SettledError):
+    """Another session holds this thread's lock."""
+
+
+class IllegalTransition(SettledError):
+    """The state machine forbids this step: a fault in the code or in somebody's SQL."""

@@ -1,0 +1,247 @@
+"""The ledger's operations, as values.
+
+One function per trigger; each returns a `Query` that a driver (`settled.state.postgres`) carries out. Nothing here touches
+a connection. Every transition answers the moved `Action`, or None: "not yours, nothing was written". All of them may be
+sent again after a lost connection: the guard in the statement makes the second sending move nothing.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from settled.state.machine import State
+from settled.state.model import Action, Claim, Event, Met, Plan
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+Rows = Sequence[Row]
+
+ACTOR = None
+"""The actor of what the library does by itself: nobody is named (a policy or a person is)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query(Generic[T]):
+    """A named statement with its parameters, and how its rows become a value."""
+
+    name: str
+    params: Mapping[str, object]
+    decode: Callable[[Rows], T]
+
+
+_STATE = [field.name for field in fields(Action)].index("state")
+
+
+def _action(row: Row) -> Action:
+    values: tuple[Any, ...] = (*row[:_STATE], State(row[_STATE]), *row[_STATE + 1 :])
+    return Action(*values)
+
+
+def _first(rows: Rows) -> Action | None:
+    return _action(rows[0]) if rows else None
+
+
+def _all(rows: Rows) -> list[Action]:
+    return [_action(row) for row in rows]
+
+
+def _met(p: Plan, rows: Rows) -> Met | None:
+    born, known, same_intent, now, *columns = rows[0]
+    if born:
+        return Met("born", begun(p, now))
+    if columns[0] is None:
+        return None
+    return Met("decision" if known else "intent" if same_intent else "business", _action((*columns, now)))
+
+
+def _events(rows: Rows) -> list[Event]:
+    return [Event(*row) for row in rows]
+
+
+def _nothing(_: Rows) -> None:
+    return None
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _span(seconds: float) -> timedelta:
+    return timedelta(seconds=seconds)
+
+
+_PLAIN = [f.name for f in fields(Plan) if not f.name.endswith("_s")]
+
+
+def plan(p: Plan) -> Query[Met | None]:
+    """Begin an action, or meet the one that has this decision, intent or business key; None: ask again (a race)."""
+    params: dict[str, object] = {name: getattr(p, name) for name in _PLAIN}
+    params["window"], params["actor"] = _span(p.window_s), ACTOR
+    if p.approver is None:
+        params |= {"state": "planned", "trigger": "plan", "token": 0, "lease": None, "deadline": None}
+    else:
+        spans = {"lease": _span(p.lease_s), "deadline": _span(p.deadline_s)}
+        params |= {"state": "running", "trigger": "claim", "token": 1, **spans}
+    return Query("plan" if p.decision is None else "plan_decided", params, partial(_met, p))
+
+
+def begun(p: Plan, now: datetime) -> Action:
+    """Return the row that a plan has just begun; nothing in it needs to come back from Postgres."""
+    claimed = p.approver is not None
+    return Action(
+        tenant=p.tenant,
+        id=p.id,
+        thread_id=p.thread_id,
+        tool=p.tool,
+        contract_version=p.contract_version,
+        idempotency_key=p.idempotency_key,
+        fingerprint=p.fingerprint,
+        occurrence=p.occurrence,
+        arguments=json.loads(p.arguments),
+        summary=p.summary,
+        requester=p.requester,
+        correlation_id=p.correlation_id,
+        trace_context=p.trace_context,
+        repeat_of=p.repeat_of,
+        planned_at=now,
+        window_until=now + _span(p.window_s),
+        approver=p.approver,
+        approved_until=None,
+        state=State.RUNNING if claimed else State.PLANNED,
+        fencing_token=int(claimed),
+        attempt=int(claimed),
+        owner=p.owner,
+        started_at=now if claimed else None,
+        lease_until=now + _span(p.lease_s) if claimed else None,
+        deadline_at=now + _span(p.deadline_s) if claimed else None,
+        in_flight_until=None,
+        queries=0,
+        next_query_at=None,
+        escalated_at=None,
+        code=None,
+        reason=None,
+        may_change=None,
+        receipt=None,
+        result=None,
+        evidence=None,
+        settled_at=None,
+        now=now,
+    )
+
+
+def approve(tenant: str, action_id: str, *, fingerprint: str, approver: str, valid_for_s: float | None) -> Query[Action | None]:
+    """Permit a planned action with exactly this fingerprint to run."""
+    valid_for = None if valid_for_s is None else _span(valid_for_s)
+    params = {"tenant": tenant, "id": action_id, "fingerprint": fingerprint, "approver": approver, "valid_for": valid_for}
+    return Query("approve", params | {"actor": approver, "detail": None}, _first)
+
+
+def cancel(
+    tenant: str, action_id: str, *, trigger: str, code: str, reason: str, states: Sequence[State], actor: str | None = ACTOR
+) -> Query[Action | None]:
+    """End an action that never ran (deny, expire, supersede, withdraw)."""
+    params: dict[str, object] = {"tenant": tenant, "id": action_id, "trigger": trigger, "code": code, "reason": reason}
+    more: dict[str, object] = {"states": [str(s) for s in states], "actor": actor, "detail": _json({"reason": reason})}
+    return Query("cancel", params | more, _first)
+
+
+def claim(tenant: str, action_id: str, *, owner: str, lease_s: float, deadline_s: float) -> Query[Action | None]:
+    """Take the right to run an approved action whose approval has not ended."""
+    params = {"tenant": tenant, "id": action_id, "owner": owner, "lease": _span(lease_s), "deadline": _span(deadline_s)}
+    return Query("claim", params | {"actor": ACTOR, "detail": None}, _first)
+
+
+def renew(claims: Sequence[tuple[Claim, float]]) -> Query[set[tuple[str, str]]]:
+    """Prolong leases, each by its own seconds; answers the (tenant, action id) pairs that are still held."""
+    params = {
+        "tenants": [c.tenant for c, _ in claims],
+        "ids": [c.action_id for c, _ in claims],
+        "tokens": [c.token for c, _ in claims],
+        "leases": [_span(lease_s) for _, lease_s in claims],
+    }
+    return Query("renew", params, lambda rows: {(row[0], row[1]) for row in rows})
+
+
+def _of(held: Claim, detail: Mapping[str, object] | None, **params: object) -> dict[str, object]:
+    guard = {"tenant": held.tenant, "id": held.action_id, "token": held.token}
+    return guard | params | {"actor": ACTOR, "detail": _json(detail)}
+
+
+def succeed(held: Claim, *, receipt: str | None, result: str) -> Query[Action | None]:
+    """Settle by the remote side's reply. `result` is JSON text."""
+    return Query("succeed", _of(held, {"receipt": receipt} if receipt else None, receipt=receipt, result=result), _first)
+
+
+def fail(held: Claim, *, code: str, reason: str, may_change: bool, receipt: str | None = None) -> Query[Action | None]:
+    """Settle: it did not take place and never will. `may_change`: a changed call may work."""
+    detail = {"code": code, "reason": reason}
+    params = _of(held, detail, code=code, reason=reason, may_change=may_change, receipt=receipt)
+    return Query("fail", params, _first)
+
+
+def refuse(held: Claim, *, attempt: int, reason: str, delay_s: float, lease_s: float) -> Query[Action | None]:
+    """Note that attempt number `attempt` was surely not processed, and that the next begins after `delay_s` seconds."""
+    detail = {"reason": reason, "delay_s": round(delay_s, 3)}
+    params = _of(held, detail, attempt=attempt, reason=reason, delay=_span(delay_s), lease=_span(lease_s), owner=held.owner)
+    return Query("refuse", params, _first)
+
+
+def lose(held: Claim, *, reason: str, settle_window_s: float, orphaned: bool = False) -> Query[Action | None]:
+    """Nobody can tell what became of the attempt. `orphaned`: the caller knows that the owner is dead."""
+    window = _span(settle_window_s)
+    params = _of(held, {"reason": reason}, reason=reason, settle_window=window, owner=held.owner, orphaned=orphaned)
+    return Query("lose", params, _first)
+
+
+def ask(held: Claim, *, answer: str, delay_s: float) -> Query[Action | None]:
+    """Note a query's answer that did not settle the action; the next one is due after `delay_s` seconds."""
+    return Query("ask", _of(held, {"answer": answer}, delay=_span(delay_s)), _first)
+
+
+def find(held: Claim, *, receipt: str | None, result: str, evidence: str) -> Query[Action | None]:
+    """Settle by what the remote side answered to a query (or by a person's word)."""
+    detail = {"receipt": receipt, "evidence": evidence}
+    return Query("find", _of(held, detail, receipt=receipt, result=result, evidence=evidence), _first)
+
+
+def release(
+    held: Claim, *, lease_s: float, deadline_s: float | None, proved_by_absence: bool, reason: str
+) -> Query[Action | None]:
+    """Claim an unknown action for another attempt under the same key. `held.owner` becomes the owner of the new claim.
+
+    Where absence is the proof, the statement itself refuses before `in_flight_until`. `deadline_s` None keeps the deadline.
+    """
+    deadline = None if deadline_s is None else _span(deadline_s)
+    params = _of(held, {"reason": reason}, owner=held.owner, lease=_span(lease_s), deadline=deadline)
+    return Query("release", params | {"proved_by_absence": proved_by_absence}, _first)
+
+
+def escalate(held: Claim, *, reason: str, detail: Mapping[str, object] | None = None) -> Query[Action | None]:
+    """Put an unknown action into the manual queue."""
+    return Query("escalate", _of(held, {"reason": reason, **(detail or {})}, reason=reason), _first)
+
+
+def keep_late(held: Claim, *, detail: Mapping[str, object]) -> Query[None]:
+    """Keep what a stale owner wanted to write, as evidence; the action does not move."""
+    return Query("keep_late", _of(held, {**detail, "fencing_token": held.token}), _nothing)
+
+
+def load(tenant: str, action_id: str) -> Query[Action | None]:
+    """Read one action."""
+    return Query("load", {"tenant": tenant, "id": action_id}, _first)
+
+
+def timeline(tenant: str, action_id: str) -> Query[list[Event]]:
+    """Read the events of one action, in order."""
+    return Query("timeline", {"tenant": tenant, "id": action_id}, _events)
+
+
+def actions(
+    tenant: str, *, states: Sequence[str] | None = None, thread_id: str | None = None, most: int = 100
+) -> Query[list[Action]]:
+    """Read a tenant's actions, newest first: at most `most` of them."""
+    states_ = None if states is None else [str(s) for s in states]
+    return Query("actions", {"tenant": tenant, "states": states_, "thread_id": thread_id, "most": most}, _all)

@@ -1,0 +1,188 @@
+-- The ledger: actions, their events, and the decisions that asked for them.
+-- Everything lives in its own schema, so that the host's search_path does not matter.
+
+CREATE SCHEMA IF NOT EXISTS settled;
+
+-- The only clock of the ledger. A test may set `settled.now`; nothing else does.
+CREATE FUNCTION settled.now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
+    SELECT coalesce(nullif(current_setting('settled.now', true), '')::timestamptz, clock_timestamp())
+$$;
+
+-- Columns that never change stand first: Postgres leaves an unchanged prefix out of the log of an update.
+CREATE TABLE settled.actions (
+    tenant            text        NOT NULL,
+    id                text        NOT NULL,
+    thread_id         text        NOT NULL,
+    tool              text        NOT NULL,
+    contract_version  text        NOT NULL,
+    intent            bytea       NOT NULL,
+    occurrence        integer     NOT NULL CHECK (occurrence >= 0),
+    idempotency_key   text        NOT NULL,
+    fingerprint       text        NOT NULL CHECK (fingerprint LIKE 'sha256:%'),
+    business_key      bytea,
+    arguments         json        NOT NULL,
+    summary           text        NOT NULL,
+    requester         text,
+    correlation_id    text,
+    trace_context     text,
+    repeat_of         text,
+    planned_at        timestamptz NOT NULL,
+    window_until      timestamptz NOT NULL,
+    -- what follows moves
+    approver          text,
+    approved_until    timestamptz,
+    version           integer     NOT NULL DEFAULT 1,
+    previous          text,
+    state             text        NOT NULL,
+    trigger           text        NOT NULL,
+    fencing_token     integer     NOT NULL DEFAULT 0,
+    attempt           integer     NOT NULL DEFAULT 0,
+    owner             text,
+    started_at        timestamptz,
+    lease_until       timestamptz,
+    deadline_at       timestamptz,
+    in_flight_until   timestamptz,
+    queries           integer     NOT NULL DEFAULT 0,
+    next_query_at     timestamptz,
+    escalated_at      timestamptz,
+    code              text,
+    reason            text,
+    may_change        boolean,
+    receipt           text,
+    result            json,
+    evidence          text,
+    settled_at        timestamptz,
+    PRIMARY KEY (id, tenant),
+    -- What each row must hold before a state may be entered (SPEC section 2).
+    CONSTRAINT planned_is_complete CHECK (state <> 'cancelled' OR reason IS NOT NULL),
+    CONSTRAINT approved_is_complete CHECK (state <> 'approved' OR approver IS NOT NULL),
+    CONSTRAINT running_is_complete CHECK (state <> 'running' OR (approver IS NOT NULL AND attempt >= 1
+        AND started_at IS NOT NULL AND lease_until IS NOT NULL AND deadline_at IS NOT NULL AND owner IS NOT NULL
+        AND fencing_token >= 1)),
+    CONSTRAINT succeeded_is_complete CHECK (state <> 'succeeded' OR (result IS NOT NULL AND evidence IS NOT NULL
+        AND settled_at IS NOT NULL)),
+    CONSTRAINT unknown_is_complete CHECK (state <> 'unknown' OR (reason IS NOT NULL AND in_flight_until IS NOT NULL)),
+    CONSTRAINT beginning_is_legal CHECK (version > 1
+        OR (trigger, state) IN (('plan', 'planned'), ('deny', 'cancelled'), ('approve', 'approved'), ('claim', 'running'))),
+    CONSTRAINT open_is_not_settled CHECK ((settled_at IS NULL)
+        = (state IN ('planned', 'approved', 'running', 'unknown', 'compensation_pending'))),
+    CONSTRAINT failed_is_complete CHECK (state <> 'failed' OR (code IS NOT NULL AND reason IS NOT NULL
+        AND may_change IS NOT NULL AND settled_at IS NOT NULL))
+);
+
+-- The tenant stands last in every index. First, it would make each of them look usable for any statement: with a plan made
+-- while the table was empty, a lookup by id then reads through the tenant's whole intent index.
+CREATE UNIQUE INDEX one_action_per_intent ON settled.actions (intent, occurrence, tenant);
+CREATE UNIQUE INDEX one_effect_per_business_key ON settled.actions (business_key, tenant)
+    WHERE business_key IS NOT NULL
+      AND state IN ('planned', 'approved', 'running', 'unknown', 'succeeded', 'compensation_pending');
+-- By settled_at and not by state: a transition's guard names states, and must never be answered by scanning this index.
+CREATE INDEX open_actions ON settled.actions (thread_id, tenant) WHERE settled_at IS NULL;
+
+-- No foreign key to actions: it would lock and log the action's row once more for each event.
+CREATE TABLE settled.events (
+    tenant          text        NOT NULL,
+    action_id       text        NOT NULL,
+    id              bigint      GENERATED ALWAYS AS IDENTITY,
+    at              timestamptz NOT NULL,
+    from_state      text,
+    to_state        text        NOT NULL,
+    trigger         text        NOT NULL,
+    attempt         integer     NOT NULL,
+    actor           text,
+    correlation_id  text,
+    trace_context   text,
+    detail          json,
+    PRIMARY KEY (action_id, tenant, id)
+);
+
+-- Which action a decision (a tool call of an AI message, with its arguments) has met.
+CREATE TABLE settled.decisions (
+    tenant     text  NOT NULL,
+    decision   bytea NOT NULL,
+    action_id  text  NOT NULL,
+    PRIMARY KEY (decision, tenant)
+);
+
+-- The machine of settled/state/machine.py; a test holds the two tables against each other.
+CREATE FUNCTION settled.is_legal(from_state text, trigger text, to_state text) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT (from_state, trigger, to_state) IN (
+        ('planned', 'approve', 'approved'),
+        ('planned', 'deny', 'cancelled'),
+        ('planned', 'expire', 'cancelled'),
+        ('planned', 'supersede', 'cancelled'),
+        ('planned', 'withdraw', 'cancelled'),
+        ('approved', 'claim', 'running'),
+        ('approved', 'lapse', 'planned'),
+        ('approved', 'supersede', 'cancelled'),
+        ('approved', 'withdraw', 'cancelled'),
+        ('running', 'succeed', 'succeeded'),
+        ('running', 'fail', 'failed'),
+        ('running', 'refuse', 'running'),
+        ('running', 'lose', 'unknown'),
+        ('unknown', 'find', 'succeeded'),
+        ('unknown', 'succeed', 'succeeded'),
+        ('unknown', 'release', 'running'),
+        ('unknown', 'fail', 'failed'),
+        ('unknown', 'escalate', 'unknown'),
+        ('succeeded', 'compensate', 'compensation_pending'),
+        ('compensation_pending', 'compensated', 'compensated'),
+        ('compensation_pending', 'escalate', 'compensation_pending')
+    )
+$$;
+
+-- For whoever bypasses Python: an illegal step, a changed intent or a lowered token is refused.
+CREATE FUNCTION settled.guard_update() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (NEW.tenant, NEW.id, NEW.thread_id, NEW.tool, NEW.intent, NEW.occurrence, NEW.idempotency_key, NEW.fingerprint)
+       IS DISTINCT FROM
+       (OLD.tenant, OLD.id, OLD.thread_id, OLD.tool, OLD.intent, OLD.occurrence, OLD.idempotency_key, OLD.fingerprint)
+       OR NEW.business_key IS DISTINCT FROM OLD.business_key OR NEW.arguments::text <> OLD.arguments::text THEN
+        RAISE EXCEPTION 'what action % intends cannot be changed', OLD.id USING ERRCODE = 'ST001';
+    END IF;
+    IF NEW.version = OLD.version THEN
+        IF (NEW.state, NEW.trigger, NEW.fencing_token, NEW.attempt) <> (OLD.state, OLD.trigger, OLD.fencing_token, OLD.attempt)
+           OR (NEW.receipt, NEW.evidence, NEW.code) IS DISTINCT FROM (OLD.receipt, OLD.evidence, OLD.code)
+           OR NEW.result::text IS DISTINCT FROM OLD.result::text THEN
+            RAISE EXCEPTION 'action % moves only by a transition', OLD.id USING ERRCODE = 'ST001';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF NEW.version <> OLD.version + 1 OR NEW.previous IS DISTINCT FROM OLD.state
+       OR NOT settled.is_legal(OLD.state, NEW.trigger, NEW.state) THEN
+        RAISE EXCEPTION 'an action that is % cannot % to %', OLD.state, NEW.trigger, NEW.state USING ERRCODE = 'ST001';
+    END IF;
+    IF NEW.fencing_token <> OLD.fencing_token + (NEW.trigger IN ('claim', 'release'))::integer THEN
+        RAISE EXCEPTION 'the fencing token of action % rises with each claim and only then', OLD.id USING ERRCODE = 'ST001';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION settled.guard_delete() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF OLD.state IN ('planned', 'approved', 'running', 'unknown', 'compensation_pending') THEN
+        RAISE EXCEPTION 'action % is open and cannot be deleted', OLD.id USING ERRCODE = 'ST001';
+    END IF;
+    RETURN OLD;
+END $$;
+
+CREATE FUNCTION settled.guard_events() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND NOT EXISTS (
+        SELECT FROM settled.actions WHERE tenant = OLD.tenant AND id = OLD.action_id) THEN
+        RETURN OLD;  -- a purge: the action went first
+    END IF;
+    RAISE EXCEPTION 'events are only ever added' USING ERRCODE = 'ST001';
+END $$;
+
+CREATE FUNCTION settled.guard_truncate() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the ledger cannot be truncated' USING ERRCODE = 'ST001';
+END $$;
+
+CREATE TRIGGER guard_update BEFORE UPDATE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard_update();
+CREATE TRIGGER guard_delete BEFORE DELETE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard_delete();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON settled.actions EXECUTE FUNCTION settled.guard_truncate();
+CREATE TRIGGER guard_events BEFORE UPDATE OR DELETE ON settled.events FOR EACH ROW EXECUTE FUNCTION settled.guard_events();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON settled.events EXECUTE FUNCTION settled.guard_truncate();

@@ -1,0 +1,248 @@
+-- Every statement of the ledger. `-- name: x` begins a statement, `{x}` puts in the fragment `_x`.
+-- A transition is one guarded statement: compare-and-set on state and fencing token, with its event in the same statement.
+-- Zero rows mean "not yours": nothing was written. `previous = state` in an UPDATE keeps the state it came from for the event.
+
+-- name: _columns
+-- The columns of settled.state.model.Action, in its order.
+tenant, id, thread_id, tool, contract_version, idempotency_key, fingerprint, occurrence, arguments, summary, requester,
+correlation_id, trace_context, repeat_of, planned_at, window_until, approver, approved_until, state, fencing_token, attempt, owner,
+started_at, lease_until, deadline_at, in_flight_until, queries, next_query_at, escalated_at, code, reason, may_change,
+receipt, result, evidence, settled_at
+
+-- name: _clock
+-- One instant for the whole statement.
+clock AS MATERIALIZED (SELECT settled.now() AS now)
+
+-- name: _told
+-- The event of the transition in `moved`.
+told AS (
+    INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
+    SELECT tenant, id, clock.now, previous, state, trigger, attempt, %(actor)s, correlation_id, trace_context, %(detail)s
+    FROM moved, clock)
+
+-- name: _answer
+-- The moved row and the clock.
+SELECT {columns}, clock.now FROM moved, clock
+
+-- name: _begun
+-- Begin an action (planned, or claimed at once) with its events, unless its decision, intent or business key has one.
+moved AS (
+    INSERT INTO settled.actions (tenant, id, thread_id, tool, contract_version, intent, occurrence, idempotency_key, fingerprint,
+        business_key, arguments, summary, requester, correlation_id, trace_context, repeat_of, planned_at, window_until,
+        approver, state, trigger, fencing_token, attempt, owner, started_at, lease_until, deadline_at)
+    SELECT %(tenant)s, %(id)s, %(thread_id)s, %(tool)s, %(contract_version)s, %(intent)s, %(occurrence)s, %(idempotency_key)s,
+        %(fingerprint)s, %(business_key)s, %(arguments)s, %(summary)s, %(requester)s, %(correlation_id)s, %(trace_context)s, %(repeat_of)s,
+        now, now + %(window)s::interval, %(approver)s, %(state)s, %(trigger)s, %(token)s::integer, %(token)s::integer, %(owner)s,
+        CASE %(token)s::integer WHEN 1 THEN now END, now + %(lease)s::interval, now + %(deadline)s::interval
+    FROM clock WHERE %(decision)s::bytea IS NULL
+        OR NOT EXISTS (SELECT FROM settled.decisions WHERE tenant = %(tenant)s AND decision = %(decision)s)
+    ON CONFLICT DO NOTHING
+    RETURNING tenant, id, planned_at, fencing_token),
+told AS (
+    INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context)
+    SELECT tenant, id, planned_at, step.from_state, step.to_state, step.trigger, step.attempt,
+        CASE step.trigger WHEN 'approve' THEN %(approver)s ELSE %(actor)s END, %(correlation_id)s, %(trace_context)s
+    FROM moved JOIN (VALUES (0, NULL, 'planned', 'plan', 0), (1, 'planned', 'approved', 'approve', 0), (1, 'approved', 'running', 'claim', 1))
+        AS step (token, from_state, to_state, trigger, attempt) ON step.token <= fencing_token)
+
+-- name: _other
+-- The id of the action that has the intent, else of the one that has the business key.
+COALESCE(
+    (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND intent = %(intent)s ORDER BY occurrence DESC LIMIT 1),
+    (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND business_key = %(business_key)s
+        AND state IN ('planned', 'approved', 'running', 'unknown', 'succeeded', 'compensation_pending')))
+
+-- name: plan
+-- Begin an action, or meet the one that the intent or the business key has. No row of it: begun just now.
+WITH {clock}, {begun}
+SELECT (SELECT id FROM moved) IS NOT NULL, false, intent = %(intent)s, clock.now, {columns}
+FROM clock LEFT JOIN settled.actions ON tenant = %(tenant)s AND id = COALESCE((SELECT id FROM moved), {other})
+
+-- name: plan_decided
+-- As plan, for a decision: the action that the decision has met before comes first, and a new decision is noted.
+WITH {clock}, known AS (SELECT action_id FROM settled.decisions WHERE tenant = %(tenant)s AND decision = %(decision)s),
+{begun},
+met AS MATERIALIZED (
+    SELECT COALESCE((SELECT id FROM moved), (SELECT action_id FROM known), {other}) AS met_id),
+decided AS (
+    INSERT INTO settled.decisions (tenant, decision, action_id)
+    SELECT %(tenant)s, %(decision)s, met_id FROM met LEFT JOIN settled.actions ON tenant = %(tenant)s AND id = met_id
+    WHERE met_id = (SELECT id FROM moved)
+       OR (intent = %(intent)s AND fingerprint = %(fingerprint)s AND state NOT IN ('failed', 'cancelled')
+           AND (settled_at IS NULL OR window_until > (SELECT now FROM clock)))
+    ON CONFLICT DO NOTHING
+    RETURNING action_id),
+repeated AS (
+    INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context)
+    SELECT tenant, id, (SELECT now FROM clock), state, state, 'repeat', attempt, %(actor)s, %(correlation_id)s, %(trace_context)s
+    FROM settled.actions WHERE tenant = %(tenant)s AND id = (SELECT action_id FROM decided))
+SELECT (SELECT id FROM moved) IS NOT NULL, (SELECT action_id FROM known) IS NOT NULL, intent = %(intent)s, clock.now, {columns}
+FROM clock, met LEFT JOIN settled.actions ON tenant = %(tenant)s AND id = met_id
+
+-- name: approve
+-- Permit a planned action to run, until an instant or for ever.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'approved', trigger = 'approve',
+        approver = %(approver)s, approved_until = clock.now + %(valid_for)s::interval
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = 'planned' AND fingerprint = %(fingerprint)s
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: cancel
+-- End an action that never ran: denied, expired, superseded or withdrawn.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'cancelled', trigger = %(trigger)s,
+        code = %(code)s, reason = %(reason)s, settled_at = clock.now
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s)
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: claim
+-- Take the right to run an approved action; the approval's end is judged here, by this clock.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'running', trigger = 'claim',
+        fencing_token = fencing_token + 1, attempt = attempt + 1, owner = %(owner)s, started_at = clock.now,
+        lease_until = clock.now + %(lease)s, deadline_at = clock.now + %(deadline)s
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = 'approved'
+        AND (approved_until IS NULL OR approved_until > clock.now)
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: renew
+-- Prolong the leases that this process holds; returns those that are still its own.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET lease_until = clock.now + held.lease
+    FROM clock, unnest(%(tenants)s::text[], %(ids)s::text[], %(tokens)s::integer[], %(leases)s::interval[]) AS held (tenant, id, token, lease)
+    WHERE actions.tenant = held.tenant AND actions.id = held.id AND fencing_token = held.token AND state = 'running'
+    RETURNING actions.tenant, actions.id)
+SELECT tenant, id FROM moved
+
+-- name: succeed
+-- Settle: the remote side did it, by its reply. A late reply of the same fencing token settles an unknown action too.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'succeeded', trigger = 'succeed',
+        receipt = %(receipt)s, result = %(result)s, evidence = 'reply', settled_at = clock.now,
+        owner = NULL, lease_until = NULL, reason = NULL, next_query_at = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state IN ('running', 'unknown')
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: fail
+-- Settle: it did not take place and never will.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'failed', trigger = 'fail',
+        code = %(code)s, reason = %(reason)s, may_change = %(may_change)s, receipt = %(receipt)s, settled_at = clock.now,
+        owner = NULL, lease_until = NULL, next_query_at = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state IN ('running', 'unknown')
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: refuse
+-- Surely not processed; the next attempt is written down, with the instant before which it does not begin.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'running', trigger = 'refuse',
+        attempt = attempt + 1, reason = %(reason)s, started_at = clock.now + %(delay)s,
+        lease_until = greatest(lease_until, clock.now + %(delay)s + %(lease)s)
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = 'running'
+        AND attempt = %(attempt)s AND owner = %(owner)s AND clock.now + %(delay)s <= deadline_at
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: lose
+-- Nobody can tell what became of the attempt. By its owner, or by anybody once its lease has ended or its owner is known dead.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'unknown', trigger = 'lose',
+        reason = %(reason)s, in_flight_until = started_at + %(settle_window)s, queries = 0, next_query_at = clock.now,
+        owner = NULL, lease_until = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = 'running'
+        AND (owner = %(owner)s OR lease_until <= clock.now OR %(orphaned)s)
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: ask
+-- Note what the remote side answered to a query that did not settle the action, and when to ask again.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET queries = queries + 1, next_query_at = clock.now + %(delay)s
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = 'unknown'
+    RETURNING actions.*),
+told AS (
+    INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
+    SELECT tenant, id, clock.now, state, state, 'ask', attempt, %(actor)s, correlation_id, trace_context, %(detail)s FROM moved, clock)
+{answer}
+
+-- name: find
+-- Settle: the remote side was asked, and it did it.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'succeeded', trigger = 'find',
+        receipt = %(receipt)s, result = %(result)s, evidence = %(evidence)s, settled_at = clock.now, reason = NULL, next_query_at = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = 'unknown'
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: release
+-- Proved absent and safe to resend under the same key: a new claim. Never before `in_flight_until` where absence was the proof.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'running', trigger = 'release',
+        fencing_token = fencing_token + 1, attempt = attempt + 1, owner = %(owner)s, started_at = clock.now,
+        lease_until = clock.now + %(lease)s, deadline_at = greatest(deadline_at, clock.now + %(deadline)s::interval),
+        in_flight_until = NULL, next_query_at = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = 'unknown'
+        AND (in_flight_until <= clock.now OR NOT %(proved_by_absence)s)
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: escalate
+-- Hand an unknown action to a person: the manual queue.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, trigger = 'escalate',
+        reason = %(reason)s, escalated_at = clock.now, next_query_at = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = 'unknown' AND escalated_at IS NULL
+    RETURNING actions.*),
+{told} {answer}
+
+-- name: keep_late
+-- Keep as evidence what a stale owner wanted to write; its action does not move.
+INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
+SELECT tenant, id, settled.now(), state, state, 'late', attempt, %(actor)s, correlation_id, trace_context, %(detail)s
+FROM settled.actions WHERE tenant = %(tenant)s AND id = %(id)s
+
+-- name: load
+-- One action, and the clock.
+SELECT {columns}, settled.now() FROM settled.actions WHERE tenant = %(tenant)s AND id = %(id)s
+
+-- name: timeline
+-- The events of one action, in order.
+SELECT at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail
+FROM settled.events WHERE tenant = %(tenant)s AND action_id = %(id)s ORDER BY id
+
+-- name: actions
+-- Actions of a tenant, newest first, by state and thread where these are given.
+SELECT {columns}, settled.now() FROM settled.actions
+WHERE tenant = %(tenant)s AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s)) AND (%(thread_id)s::text IS NULL OR thread_id = %(thread_id)s)
+ORDER BY id DESC LIMIT %(most)s
+
+-- name: lock_thread
+-- Take a thread's lock for the life of this connection, if nobody has it.
+SELECT pg_try_advisory_lock(hashtextextended(%(name)s, 7368))
+
+-- name: lock_setup
+-- Take the right to set up LangGraph's own tables, for the life of this connection, if nobody has it.
+SELECT pg_try_advisory_lock(7368)
+
+-- name: lock_migrations
+-- Wait for the right to migrate, until the end of this transaction.
+SELECT pg_advisory_xact_lock(7368)
+
+-- name: applied_migrations
+-- The numbers of the migrations that this database has.
+SELECT number FROM settled.migrations ORDER BY number
+
+-- name: create_migrations
+-- The table of applied migrations.
+CREATE SCHEMA IF NOT EXISTS settled;
+CREATE TABLE IF NOT EXISTS settled.migrations (
+    number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp())
+
+-- name: record_migration
+-- Note that a migration was applied.
+INSERT INTO settled.migrations (number, name) VALUES (%(number)s, %(name)s)

@@ -1,0 +1,114 @@
+"""An opened ledger: what callers hold in their hands.
+
+Owns the database, its migration at opening, and the locks of threads. Knows no rules: those are in the statements, and in
+`settled.tools.protocol`.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TypeVar
+
+import psycopg
+
+from settled.state import embedded
+from settled.state.ledger import Query
+from settled.state.migrations import migrate
+from settled.state.postgres import RECONNECT_WAIT_S, Clock, Database, Tries, send, unavailable
+from settled.state.secrets import Vault
+
+T = TypeVar("T")
+
+
+class Ledger(Database):
+    """The ledger in one Postgres database. Open it with `Ledger.connect`; close it, or use it in a `with`."""
+
+    vault: Vault
+
+    @classmethod
+    def connect(
+        cls,
+        url: str | None = None,
+        *,
+        max_connections: int = 10,
+        patience_s: float = 10.0,
+        prepare: bool = True,
+        secret_key: str | None = None,
+        clock: Clock | None = None,
+    ) -> Self:
+        """Open the ledger at `url`, else at SETTLED_DATABASE_URL, else in a private Postgres; create or update its tables.
+
+        `max_connections` bounds the pool, `patience_s` is how long a statement waits for Postgres to come back.
+        `prepare=False` for a transaction pooler. `secret_key` (else SETTLED_SECRET_KEY) encrypts `Secret()` arguments.
+        Raises LedgerUnavailable when Postgres cannot be reached.
+        """
+        found = url or os.environ.get("SETTLED_DATABASE_URL") or embedded.server()
+        _reach(lambda: migrate(found), patience_s)
+        ledger = cls(found, max_connections=max_connections, patience_s=patience_s, prepare=prepare, clock=clock)
+        ledger.vault = Vault(secret_key or os.environ.get("SETTLED_SECRET_KEY"))
+        return ledger
+
+    def thread_lock(self, tenant: str, thread_id: str) -> "ThreadLock":
+        """Return the lock of a thread, not yet taken."""
+        return ThreadLock(self.url, f"{tenant}\x1f{thread_id}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+        self.close()
+
+
+class ThreadLock:
+    """A session-level advisory lock on a connection of its own: it dies with its owner."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url = url
+        self._name = name
+        self._connection: psycopg.Connection | None = None
+
+    def take(self) -> bool:
+        """Take the lock; False when somebody else has it."""
+        connection = self._connection or psycopg.connect(self._url, autocommit=True, cursor_factory=psycopg.RawCursor)
+        if send(connection, "lock_thread", name=self._name)[0][0]:
+            self._connection = connection
+            return True
+        connection.close()
+        self._connection = None
+        return False
+
+    def is_held(self) -> bool:
+        """Ask Postgres whether the connection, and so the lock, is still alive."""
+        try:
+            return self._connection is not None and bool(self._connection.execute(b"SELECT true").fetchone())
+        except psycopg.Error:
+            return False
+
+    def give_back(self) -> None:
+        """Give the lock back; harmless when it is lost already."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _reach(step: Callable[[], object], patience_s: float) -> None:
+    """Carry out `step` once Postgres can be reached; it may just be starting."""
+    tries = Tries(patience_s, free=0)
+    for _ in tries:
+        try:
+            step()
+            return
+        except psycopg.OperationalError as error:
+            if tries.are_over:
+                raise unavailable(patience_s) from error
+            time.sleep(RECONNECT_WAIT_S)

@@ -1,0 +1,136 @@
+"""The arguments of a tool: from what a caller sent to the validated value that is stored, hashed and carried out.
+
+Owns the schema made from a function's signature, validation, and the stored JSON form (secrets sealed). The subtle thing: what
+runs is always read back from the stored form, so that a first run, a retry after a crash and a replay carry out the same value.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import PydanticSerializationError
+
+from settled.state.canonical import Secret, check_arguments
+from settled.state.errors import ContractError, InvalidArguments
+from settled.state.input_limits import MAX_ARGUMENT_BYTES
+from settled.state.secrets import Vault, is_sealed
+
+_JSON = (str, int, float, Mapping, list, tuple, type(None))
+"""What a model can send; a script may also pass a Decimal, a datetime …, which the schema alone judges."""
+
+REPEAT_OF = "repeat_of"
+_REPEAT_DESCRIPTION = (
+    "Leave out. Only when the user explicitly wants the same thing done once more although it was done already: "
+    "the id of the earlier action. A person will be asked."
+)
+
+
+def schema_of(function: Callable[..., object], name: str, *, repeatable: bool) -> type[BaseModel]:
+    """Return the pydantic model of a function's parameters; `repeatable` adds the optional `repeat_of`."""
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise ContractError(f"{name}: *{parameter.name} cannot be an argument of an action: name each argument")
+        if parameter.name == REPEAT_OF:
+            raise ContractError(f"{name}: repeat_of is added by itself; leave it out of the signature")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints.get(parameter.name, Any), default)
+    if repeatable:
+        fields[REPEAT_OF] = (Annotated[str | None, Field(description=_REPEAT_DESCRIPTION)], None)
+    config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False, arbitrary_types_allowed=False)
+    try:
+        return create_model(name, __config__=config, **fields)
+    except Exception as error:  # pydantic has many errors for a type that it cannot hold; all mean the same here
+        raise ContractError(f"{name}: its arguments cannot be described: {error}") from error
+
+
+def annotations_of(schema: type[BaseModel]) -> dict[str, Any]:
+    """Return each field's annotation with its markers, without `repeat_of`."""
+    return {
+        name: Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        for name, field in schema.model_fields.items()
+        if name != REPEAT_OF
+    }
+
+
+def validate(schema: type[BaseModel], sent: Mapping[str, object] | Sequence[object]) -> BaseModel:
+    """Return the validated arguments; InvalidArguments names the first field that breaks a rule.
+
+    `sent` is a mapping by field name or alias, or the values in the order of the fields.
+    """
+    named = sent if isinstance(sent, Mapping) else _by_position(schema, sent)
+    check_arguments({name: value for name, value in named.items() if isinstance(value, _JSON)})
+    try:
+        model = schema.model_validate(dict(named))
+    except ValidationError as error:
+        raise _first_rule(error) from None
+    except RecursionError:
+        raise InvalidArguments("arguments", "are nested too deeply") from None
+    for field, value in _given(schema, named):
+        if isinstance(value, bool) and not isinstance(getattr(model, field), bool | str | None):
+            raise InvalidArguments(field, "a boolean is not a number")
+    return model
+
+
+def store(model: BaseModel, secrets: frozenset[str], vault: Vault) -> str:
+    """Return the JSON text that the ledger keeps: validated values by field name, secrets sealed."""
+    try:
+        plain = model.model_dump_json(exclude={REPEAT_OF})
+    except (PydanticSerializationError, UnicodeError) as error:
+        raise InvalidArguments("arguments", f"cannot be written as JSON ({type(error).__name__})") from error
+    if len(plain) > MAX_ARGUMENT_BYTES:
+        raise InvalidArguments("arguments", f"must not take more than {MAX_ARGUMENT_BYTES} bytes as JSON")
+    if not secrets:
+        return plain
+    values = json.loads(plain)
+    sealed = {name: vault.seal(json.dumps(value)) if name in secrets else value for name, value in values.items()}
+    return json.dumps(sealed, ensure_ascii=False)
+
+
+def restore(schema: type[BaseModel], stored: Mapping[str, object], vault: Vault) -> dict[str, object]:
+    """Return the values to carry out, by field name, from the stored JSON; InvalidArguments when the tool has changed since."""
+    plain = {k: json.loads(vault.open(v)) if is_sealed(v) else v for k, v in stored.items()}  # type: ignore[arg-type]
+    try:
+        model = schema.model_validate(plain)
+    except ValidationError as error:
+        raise _first_rule(error) from None
+    return values_of(model)
+
+
+def values_of(model: BaseModel) -> dict[str, object]:
+    """Return a validated model's values by field name, without `repeat_of`."""
+    return {name: getattr(model, name) for name in type(model).model_fields if name != REPEAT_OF}
+
+
+def secret_fields(annotations: Mapping[str, Any]) -> frozenset[str]:
+    """Return the fields that are marked Secret()."""
+    return frozenset(name for name, hint in annotations.items() if has_marker(hint, Secret))
+
+
+def has_marker(hint: Any, marker: type) -> bool:
+    """Whether a field's annotation carries a marker of this kind (or the marker class itself)."""
+    return any(isinstance(m, marker) or m is marker for m in getattr(hint, "__metadata__", ()))
+
+
+def _by_position(schema: type[BaseModel], sent: Sequence[object]) -> dict[str, object]:
+    names = [name for name in schema.model_fields if name != REPEAT_OF]
+    if isinstance(sent, str | bytes) or not isinstance(sent, Sequence):
+        raise InvalidArguments("arguments", "must be a mapping, or the values in order")
+    if len(sent) > len(names):
+        raise InvalidArguments("arguments", f"are {len(sent)}, but the tool takes {len(names)}")
+    return dict(zip(names, sent, strict=False))
+
+
+def _given(schema: type[BaseModel], named: Mapping[str, object]) -> list[tuple[str, object]]:
+    alias = {field.alias or name: name for name, field in schema.model_fields.items()}
+    return [(alias.get(key, key), value) for key, value in named.items()]
+
+
+def _first_rule(error: ValidationError) -> InvalidArguments:
+    first = error.errors(include_url=False, include_input=False)[0]
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    rule = "is not an argument of this tool" if first["type"] == "extra_forbidden" else first["msg"]
+    return InvalidArguments(path or "arguments", rule)

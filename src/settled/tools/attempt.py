@@ -1,0 +1,114 @@
+"""One attempt of a body, and one query: what they are called with, and what came of them.
+
+Owns the context of an attempt and the reading of its end as an outcome. No effects: the runner does the calling.
+"""
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from settled.state.model import Action, Claim
+from settled.state.store import Ledger
+from settled.tools import arguments
+from settled.tools.context import ActionContext
+from settled.tools.contract import Contract, Inquiry
+from settled.tools.effects import Absent, Answer, Found, Inconclusive
+from settled.tools.outcome import (
+    AttemptOutcome,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Refused,
+    Rejected,
+    Succeeded,
+    Unknown,
+    from_exception,
+)
+
+MAX_RECEIPT_CHARS = 256
+"""A receipt is a reference that people read aloud; anything longer is not one."""
+
+_OUTCOMES = (Succeeded, Refused, Rejected, Invalid, Forbidden, Conflict, Unknown)
+
+
+def context_of(action: Action, claim: Claim, *, lease_ends: float, timeout_s: float) -> ActionContext:
+    """Return what the body may know. `lease_ends` is this process's monotonic second at which the claim is no longer sure."""
+    return ActionContext(
+        action_id=action.id,
+        idempotency_key=action.idempotency_key,
+        fingerprint=action.fingerprint,
+        attempt=action.attempt,
+        deadline_at=action.deadline_at or action.now,
+        correlation_id=action.correlation_id,
+        tenant=claim.tenant,
+        thread_id=action.thread_id,
+        lease_monotonic=lease_ends,
+        deadline_monotonic=time.monotonic() + timeout_s,
+    )
+
+
+def timeout_of(contract: Contract, action: Action) -> float:
+    """Return the seconds that this attempt may take: its timeout, or what is left of the deadline if that is less."""
+    left = _seconds(action.started_at, action.deadline_at)
+    return contract.timeout_s if left is None else max(min(contract.timeout_s, left), 0.0)
+
+
+def _seconds(start: datetime | None, end: datetime | None) -> float | None:
+    return (end - start).total_seconds() if start and end else None
+
+
+def restored(contract: Contract, action: Action, store: Ledger) -> dict[str, Any]:
+    """Return the arguments to carry out: the stored ones, never those that a caller holds in memory."""
+    return arguments.restore(contract.schema, action.arguments, store.vault)
+
+
+def inquiry_of(action: Action, values: Mapping[str, Any]) -> Inquiry:
+    """Return what the author's query is given."""
+    return Inquiry(
+        action_id=action.id,
+        idempotency_key=action.idempotency_key,
+        fingerprint=action.fingerprint,
+        tenant=action.tenant,
+        thread_id=action.thread_id,
+        attempt=action.attempt,
+        arguments=values,
+    )
+
+
+def outcome_of_return(contract: Contract, returned: object) -> AttemptOutcome:
+    """Read what a body returned: an outcome as it stands, anything else as success."""
+    if isinstance(returned, Succeeded) and returned.receipt is None:
+        return Succeeded(returned.result, _receipt(contract, returned.result))
+    if isinstance(returned, _OUTCOMES):
+        return returned
+    return Succeeded(returned, _receipt(contract, returned))
+
+
+def outcome_of_raise(error: BaseException, context: ActionContext | None) -> AttemptOutcome:
+    """Read what a body raised; what is not recognised is unknown."""
+    return from_exception(error, len(context.sent) if context else 0)
+
+
+def answer_of(returned: object) -> Answer:
+    """Read what the author's query returned."""
+    if isinstance(returned, Found | Absent | Inconclusive):
+        return returned
+    return Inconclusive(f"the query returned {type(returned).__name__}, not Found, Absent or Inconclusive")
+
+
+def is_control_flow(error: BaseException) -> bool:
+    """Whether an exception is not a failure but a signal that must travel on (cancellation, LangGraph's interrupt)."""
+    return not isinstance(error, Exception) or any(c.__name__ == "GraphBubbleUp" for c in type(error).__mro__)
+
+
+def _receipt(contract: Contract, result: object) -> str | None:
+    try:
+        found = contract.receipt(result) if callable(contract.receipt) else _field(result, contract.receipt)
+    except Exception:  # the effect has happened: a receipt that cannot be read must not turn it into a failure
+        return None
+    return None if found is None else str(found).replace("\x00", "")[:MAX_RECEIPT_CHARS]
+
+
+def _field(result: object, name: str) -> object:
+    return result.get(name) if isinstance(result, Mapping) else getattr(result, name, None)

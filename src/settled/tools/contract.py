@@ -1,0 +1,293 @@
+"""What an author declares about a tool, once: everything else follows from it.
+
+Owns the `Contract`, its checks at decoration (a contradiction is refused with a sentence that says how to fix it), and the
+LangChain tool that carries it. Knows nothing of LangGraph. The subtle thing: the LangChain tool's own `invoke` refuses an
+action, because a plain tool node that calls it would bypass the ledger.
+"""
+
+import hashlib
+import inspect
+import warnings
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, TypeVar
+
+from langchain_core.tools import BaseTool
+from pydantic import BaseModel, PrivateAttr
+
+from settled.state.canonical import Incidental
+from settled.state.errors import ContractError, NotYet, Unguarded
+from settled.tools import arguments
+from settled.tools.backoff import Backoff
+from settled.tools.effects import Answer
+
+
+class Risk(StrEnum):
+    """What a repeat of the call would do."""
+
+    READ = "read"
+    IDEMPOTENT_WRITE = "idempotent_write"
+    NON_IDEMPOTENT_WRITE = "non_idempotent_write"
+
+
+class Remote(StrEnum):
+    """What the far side guarantees: it recognises a repeated key, it can be asked, or neither."""
+
+    DEDUPES = "dedupes"
+    QUERYABLE = "queryable"
+    OPAQUE = "opaque"
+
+
+class ContractWarning(UserWarning):
+    """A declaration that works but will surprise: it says what to change."""
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """What the author's query is given: the action that nobody knows the outcome of."""
+
+    action_id: str
+    idempotency_key: str
+    fingerprint: str
+    tenant: str
+    thread_id: str
+    attempt: int
+    arguments: Mapping[str, Any]
+
+
+QueryFunction: TypeAlias = Callable[[Inquiry], Answer | Awaitable[Answer]]
+ReceiptOf: TypeAlias = str | Callable[[Any], str | None]
+LEASE_MARGIN_S = 5.0
+"""The default lease outlives the timeout by this, so that an attempt that timed out is recorded by its own owner."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """One tool's declaration. Spans are seconds; SPEC section 4 says what each part means."""
+
+    name: str
+    function: Callable[..., Any]
+    schema: type[BaseModel]
+    risk: Risk
+    remote: Remote
+    identity: tuple[str, ...]
+    unique: tuple[str, ...]
+    query: QueryFunction | None
+    resend_when_absent: bool
+    timeout_s: float
+    deadline_s: float
+    lease_s: float
+    max_attempts: int
+    backoff: Backoff
+    settle_window_s: float
+    window_s: float
+    receipt: ReceiptOf
+    summary: str | Mapping[str, str] | None
+    messages: Mapping[str, str]
+    annotations: Mapping[str, Any] = field(repr=False)
+    secrets: frozenset[str]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the tool has no side effect, and so needs no ledger row."""
+        return self.risk is Risk.READ
+
+    @cached_property
+    def version(self) -> str:
+        """A short digest of what an action's stored arguments and keys depend on."""
+        parts = [self.name, self.risk, self.remote, *self.identity, "/", *self.unique, str(sorted(self.schema.model_fields))]
+        return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
+
+    def summarize(self, values: Mapping[str, object], language: str) -> str:
+        """Return what a person reads as the name of this call, from the author's `summary` or the identity arguments."""
+        shown = {k: "•••" if k in self.secrets else v for k, v in values.items()}
+        template = self.summary if isinstance(self.summary, str | None) else self.summary.get(language) or self.summary.get("en")
+        if template is not None:
+            return template.format_map(shown)
+        named = ", ".join(f"{k} {shown[k]}" for k in self.identity if k in shown)
+        return f"{self.name.replace('_', ' ')} ({named})" if named else self.name.replace("_", " ")
+
+
+class ActionTool(BaseTool):
+    """A LangChain tool (name, description, schema, usable with `bind_tools`) that carries a contract."""
+
+    _contract: Contract = PrivateAttr()
+
+    @property
+    def contract(self) -> Contract:
+        """What the author declared."""
+        return self._contract
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._contract.is_read:
+            raise Unguarded(self._how_to_run())
+        return self._contract.function(*args, **kwargs)
+
+    async def _arun(self, *args: Any, **kwargs: Any) -> Any:
+        returned = self._run(*args, **kwargs)
+        return await returned if inspect.isawaitable(returned) else returned
+
+    def _how_to_run(self) -> str:
+        return f"{self.name} is an action: run it with settled.perform, or in an agent from settled.build_agent"
+
+
+
+def action(
+    *,
+    risk: Literal["read", "idempotent_write", "non_idempotent_write"],
+    remote: Literal["dedupes", "queryable", "opaque"] = "opaque",
+    identity: Sequence[str] | Literal["all"] | None = None,
+    unique: Sequence[str] | None = None,
+    query: QueryFunction | None = None,
+    resend_when_absent: bool = False,
+    compensate: object = None,
+    approval: object = None,
+    emits: object = None,
+    timeout: float = 10.0,
+    deadline: float = 30.0,
+    lease: float | None = None,
+    max_attempts: int = 6,
+    backoff: Backoff | None = None,
+    settle_window: float | None = None,
+    window: timedelta = timedelta(hours=24),
+    receipt: ReceiptOf = "receipt",
+    summary: str | Mapping[str, str] | None = None,
+    messages: Mapping[str, str] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+) -> Callable[[Callable[..., Any]], ActionTool]:
+    """Declare a tool and what a call of it does; the result is a LangChain tool.
+
+    `risk` says what a repeat would do, `remote` what the far side guarantees. A non-idempotent write names its `identity`: the
+    fields that make two calls the same intent, or "all". `unique` is a business key: one open or succeeded action per tenant.
+    `query(inquiry) -> Found | Absent | Inconclusive` asks the remote side what happened. `resend_when_absent` allows a resend
+    on a remote side that does not dedupe, after absence is proved and under the lock of the business key. `timeout` and
+    `deadline` are seconds of one attempt and of the whole; `lease` (default: timeout + 5) is how long a silent owner keeps
+    the action; `settle_window` (default: 15, or the timeout + 5 if that is more) is how long a request may still take effect
+    after it was begun. `receipt` is a field of the result or a function of it, `summary` a template over the arguments
+    (`"refund of {amount} for {order}"`, or one per language), `messages` replaces what the model is told, by code.
+
+    Raises ContractError for a contradiction, NotYet for `approval`, `compensate` and `emits` in this version.
+    """
+    _refuse_what_is_not_built(approval=approval, compensate=compensate, emits=emits)
+
+    def declare(function: Callable[..., Any]) -> ActionTool:
+        tool_name = name or function.__name__
+        kind = _member(Risk, risk, tool_name, "risk")
+        schema = arguments.schema_of(function, tool_name, repeatable=kind is not Risk.READ)
+        hints = arguments.annotations_of(schema)
+        contract = Contract(
+            name=tool_name,
+            function=function,
+            schema=schema,
+            risk=kind,
+            remote=_member(Remote, remote, tool_name, "remote"),
+            identity=_identity(identity, hints),
+            unique=tuple(unique or ()),
+            query=query,
+            resend_when_absent=resend_when_absent,
+            timeout_s=timeout,
+            deadline_s=deadline,
+            lease_s=timeout + LEASE_MARGIN_S if lease is None else lease,
+            max_attempts=max_attempts,
+            backoff=backoff or Backoff(),
+            settle_window_s=max(15.0, timeout + LEASE_MARGIN_S) if settle_window is None else settle_window,
+            window_s=window.total_seconds(),
+            receipt=receipt,
+            summary=summary,
+            messages=dict(messages or {}),
+            annotations=hints,
+            secrets=arguments.secret_fields(hints),
+        )
+        check(contract, identity_given=identity is not None)
+        tool = ActionTool(name=tool_name, description=description or inspect.getdoc(function) or tool_name, args_schema=schema)
+        tool._contract = contract
+        return tool
+
+    return declare
+
+
+def contract_of(tool: object) -> Contract:
+    """Return a tool's contract; ContractError for a tool that was not declared with @action."""
+    if isinstance(tool, ActionTool):
+        return tool.contract
+    named = getattr(tool, "name", None) or getattr(tool, "__name__", None) or repr(tool)
+    raise ContractError(f"{named} has no contract: declare it with @action(risk=...); a tool without side effects is risk=\"read\"")
+
+
+def check(c: Contract, *, identity_given: bool) -> None:
+    """Refuse a contract that contradicts itself; warn about one that will surprise."""
+    for wrong, how_to_fix in _contradictions(c, identity_given):
+        if wrong:
+            raise ContractError(f"{c.name}: {how_to_fix}")
+    for text in _loose_texts(c):
+        warnings.warn(
+            f"{c.name}: the text {text!r} is part of the fingerprint, and a model words it anew each time: mark it "
+            "Annotated[str, Incidental()], constrain it, or name it in identity",
+            ContractWarning,
+            stacklevel=4,
+        )
+
+
+def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]:
+    known = set(c.annotations)
+    lost = [f for f in (*c.identity, *c.unique) if f not in known]
+    incidental = [f for f in (*c.identity, *c.unique) if f in known and arguments.has_marker(c.annotations[f], Incidental)]
+    write = not c.is_read
+    return [
+        (bool(lost), f"identity and unique name {lost}, which is not an argument; it takes {sorted(known)}"),
+        (bool(incidental), f"{incidental} cannot be both incidental and part of identity or unique: drop one"),
+        (c.risk is Risk.NON_IDEMPOTENT_WRITE and not identity_given,
+         'a non-idempotent write must say what makes two calls the same: identity=("field", ...) or identity="all"'),
+        (write and c.remote is Remote.QUERYABLE and c.query is None,
+         'remote="queryable" needs query=: a function that asks the remote side; or say remote="opaque"'),
+        (c.is_read and bool(c.query or c.unique or c.resend_when_absent or identity_given),
+         "a read has no identity, unique, query or resend: it may be called again freely; drop them"),
+        (c.resend_when_absent and not (c.remote is Remote.QUERYABLE and c.unique),
+         'resend_when_absent needs remote="queryable" and unique=(...): the resend happens under the lock of that key'),
+        (c.max_attempts < 1, "max_attempts must be at least 1"),
+        (not c.timeout_s > 0, "timeout must be more than 0 seconds"),
+        (not c.deadline_s >= c.timeout_s, "deadline must not be below timeout: it spans all attempts"),
+        (not c.timeout_s < c.lease_s, "timeout must be below lease: the owner must be able to record that it gave up"),
+        (not c.settle_window_s >= c.timeout_s, "settle_window must not be below timeout: a request takes effect until then"),
+        (not c.window_s > 0, "window must be more than 0"),
+    ]
+
+
+def _loose_texts(c: Contract) -> list[str]:
+    if c.risk is not Risk.NON_IDEMPOTENT_WRITE:
+        return []
+    return [
+        name
+        for name, info in c.schema.model_fields.items()
+        if info.annotation is str and not info.metadata and name not in (*c.identity, arguments.REPEAT_OF)
+    ]
+
+
+def _identity(given: Sequence[str] | Literal["all"] | None, hints: Mapping[str, Any]) -> tuple[str, ...]:
+    if given is None or given == "all":
+        return tuple(name for name, hint in hints.items() if not arguments.has_marker(hint, Incidental))
+    if isinstance(given, str):
+        raise ContractError(f'identity={given!r}: write ("{given}",), or "all"')
+    return tuple(given)
+
+
+E_ = TypeVar("E_", bound=StrEnum)
+
+
+def _member(kind: type[E_], value: str, tool: str, parameter: str) -> E_:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ContractError(f"{tool}: {parameter}={value!r} is none of {', '.join(kind)}") from None
+
+
+def _refuse_what_is_not_built(**declared: object) -> None:
+    for parameter, value in declared.items():
+        if value is not None:
+            raise NotYet(f"{parameter}= is not carried out by this version; leave it out rather than rely on it")
+
+

@@ -1,0 +1,296 @@
+"""The door without LangGraph: one call of a tool, from its arguments to its `Outcome`.
+
+Owns the making of a `Call` (validation, identity, keys) and of the `Outcome` (what the caller and the model are told). What
+happens between them is `settled.tools.protocol`.
+"""
+
+import os
+import random
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+from settled.state import canonical
+from settled.state.errors import InvalidArguments, LedgerUnavailable
+from settled.state.machine import State
+from settled.state.model import Action, Plan
+from settled.state.store import Ledger
+from settled.tools import arguments as args
+from settled.tools.contract import Contract, contract_of
+from settled.tools.messages import Code, Facts, artifact, tell
+from settled.tools.protocol import perform as protocol
+from settled.tools.reading import ReadEnd, read
+from settled.tools.runner import REAL, Runner, World
+from settled.tools.standing import Answered, Call, Waiting
+
+Arguments: TypeAlias = Mapping[str, object] | Sequence[object]
+Decision: TypeAlias = str | Sequence[str]
+
+WAIT_S = 10.0
+"""How long a call waits for another caller that has the same action in flight: as long as an attempt may take by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What an outcome's message is made of."""
+
+    facts: Facts
+    language: str
+    templates: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended.
+
+    `state` is the action's state (None where no action was begun: an invalid call, a read), `code` one of SPEC section 9,
+    `result` the tool's result as plain JSON, `replayed` whether it was answered from the ledger, `attempts` how many were begun.
+    """
+
+    state: State | None
+    code: Code
+    action_id: str | None
+    idempotency_key: str | None
+    receipt: str | None
+    result: object
+    replayed: bool
+    attempts: int
+    told: Told = field(repr=False)
+
+    @cached_property
+    def message(self) -> str:
+        """What a model is told; made when it is asked for, since a script seldom does."""
+        return tell(self.told.facts, self.told.language, self.told.templates)
+
+    @cached_property
+    def artifact(self) -> Mapping[str, object]:
+        """The JSON record beside the message."""
+        return artifact(self.told.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Who calls, and how: everything about a call that is not its tool and arguments."""
+
+    thread_id: str
+    tenant: str = "default"
+    decision: Decision | None = None
+    requester: str | None = None
+    correlation_id: str | None = None
+    language: str = "en"
+    wait_s: float = WAIT_S
+    is_orphan: Callable[[Action], bool] = lambda _: False
+    random: Callable[[], float] = random.random
+
+
+def perform(
+    tool: object,
+    arguments: Arguments,
+    *,
+    ledger: Ledger,
+    thread_id: str,
+    tenant: str = "default",
+    decision: Decision | None = None,
+    requester: str | None = None,
+    correlation_id: str | None = None,
+    language: str = "en",
+    wait_s: float = WAIT_S,
+    world: World = REAL,
+) -> Outcome:
+    """Call a tool that was declared with @action, with at most one effect for its intent.
+
+    `arguments` is a mapping, or the values in order. `thread_id` is the conversation that the intent belongs to; `decision`
+    names the request (a message id, a click), so that a repeat of it meets the same action for ever and not only within the
+    window. `wait_s` bounds the wait for another caller that has the same action in flight.
+
+    Bad arguments, a refusal or an unknown outcome are answers, not exceptions. Raises ContractError for a tool without a
+    contract.
+    """
+    options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s)
+    contract = contract_of(tool)
+    try:
+        call = prepare(contract, arguments, options, ledger)
+    except InvalidArguments as error:
+        return invalid(contract, error, language)
+    runner = Runner(contract, ledger, world)
+    try:
+        if contract.is_read:
+            return of_read(contract, runner.drive(read(call)), call)
+        return outcome(call, runner.drive(protocol(call)))
+    except LedgerUnavailable:
+        return unrecorded(call, invoked=runner.invoked)
+
+
+async def aperform(
+    tool: object,
+    arguments: Arguments,
+    *,
+    ledger: Ledger,
+    thread_id: str,
+    tenant: str = "default",
+    decision: Decision | None = None,
+    requester: str | None = None,
+    correlation_id: str | None = None,
+    language: str = "en",
+    wait_s: float = WAIT_S,
+    world: World = REAL,
+) -> Outcome:
+    """As `perform`, in an event loop. When it is cancelled, what is known is recorded before the cancellation goes on."""
+    options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s)
+    contract = contract_of(tool)
+    try:
+        call = prepare(contract, arguments, options, ledger)
+    except InvalidArguments as error:
+        return invalid(contract, error, language)
+    runner = Runner(contract, ledger, world)
+    try:
+        if contract.is_read:
+            return of_read(contract, await runner.adrive(read(call)), call)
+        return outcome(call, await runner.adrive(protocol(call)))
+    except LedgerUnavailable:
+        return unrecorded(call, invoked=runner.invoked)
+
+
+def prepare(contract: Contract, arguments: Arguments, options: Options, store: Ledger) -> Call:
+    """Validate a call and give it its identity; InvalidArguments where it breaks a rule. Nothing is written."""
+    model = args.validate(contract.schema, arguments)
+    values = args.values_of(model)
+    hints = contract.annotations
+    fingerprint = canonical.fingerprint_of(canonical.arguments_bytes(values, hints))
+    scope = {"tenant": options.tenant, "tool": contract.name}
+    _check_names(tenant=options.tenant, thread_id=options.thread_id, requester=options.requester)
+    intent = canonical.intent_digest(
+        **scope, thread_id=options.thread_id, identity={k: values[k] for k in contract.identity}, annotations=hints
+    )
+    unique = {k: values[k] for k in contract.unique}
+    repeat_of = getattr(model, args.REPEAT_OF, None)
+    plan = Plan(
+        tenant=options.tenant,
+        id=new_id(),
+        thread_id=options.thread_id,
+        tool=contract.name,
+        contract_version=contract.version,
+        intent=intent,
+        occurrence=0,
+        idempotency_key=canonical.idempotency_key(intent, 0),
+        fingerprint=fingerprint,
+        business_key=canonical.business_digest(**scope, fields=unique, annotations=hints) if unique else None,
+        decision=_decision(options, contract, fingerprint),
+        arguments=args.store(model, contract.secrets, store.vault),
+        summary=contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS],
+        requester=options.requester,
+        correlation_id=options.correlation_id,
+        trace_context=None,
+        repeat_of=repeat_of,
+        approver=None if repeat_of else "policy",
+        owner=f"{os.getpid()}-{secrets.token_hex(6)}",
+        window_s=contract.window_s,
+        lease_s=contract.lease_s,
+        deadline_s=contract.deadline_s,
+    )
+    return Call(contract, values, plan, options.wait_s, options.language, options.random, options.is_orphan)
+
+
+MAX_SUMMARY_CHARS = 500
+"""A summary is a line that people read; the arguments stand beside it in full."""
+
+
+def new_id() -> str:
+    """Return a fresh action id: `act-` and 20 characters, of which the first ten rise with time (an index stays compact)."""
+    value = time.time_ns() // 1_000_000 << 52 | secrets.randbits(52)
+    return "act-" + "".join(_CROCKFORD[value >> shift & 31] for shift in range(95, -1, -5))
+
+
+_CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+def outcome(call: Call, end: Answered | Waiting) -> Outcome:
+    """Return what the caller is given for the end of a call."""
+    if isinstance(end, Waiting):
+        end = Answered(Code.WAITING_FOR_APPROVAL, end.action)
+    action = end.action
+    earlier = action.id if end.code in (Code.CONFLICT, Code.DUPLICATE, Code.REJECTED) and end.replayed or end.differing else None
+    receipt = action.receipt
+    facts = Facts(
+        code=end.code,
+        summary=action.summary,
+        action_id=action.id,
+        state=action.state,
+        receipt=receipt,
+        result=action.result,
+        reason=end.reason,
+        field=end.field,
+        differing=end.differing,
+        earlier_action_id=earlier,
+        attempts=action.attempt,
+        replayed=end.replayed,
+    )
+    return _of(facts, call, action)
+
+
+def invalid(contract: Contract, error: InvalidArguments, language: str) -> Outcome:
+    """Return the answer to a call that breaks a rule: nothing was sent and no row was written."""
+    named = contract.name.replace("_", " ")
+    facts = Facts(code=Code.INVALID, summary=named, action_id="", state="", reason=error.rule, field=error.field)
+    return _told(facts, language, contract.messages)
+
+
+def unrecorded(call: Call, *, invoked: bool) -> Outcome:
+    """Return the answer for a ledger that went away: before the body was called nothing happened; after it nobody knows."""
+    code = Code.UNKNOWN if invoked else Code.UNAVAILABLE
+    plan = call.plan
+    facts = Facts(code=code, summary=plan.summary, action_id=plan.id if invoked else "", state="unknown" if invoked else "")
+    told = _told(facts, call.language, call.contract.messages)
+    return replace(told, state=State.UNKNOWN, action_id=plan.id, idempotency_key=plan.idempotency_key) if invoked else told
+
+
+def of_read(contract: Contract, end: ReadEnd, call: Call) -> Outcome:
+    """Return what the caller of a read is given."""
+    facts = Facts(
+        code=end.code, summary=call.plan.summary, action_id="", state="", result=end.result, reason=end.reason,
+        attempts=end.attempts,
+    )  # fmt: skip
+    return _told(facts, call.language, contract.messages)
+
+
+def _of(facts: Facts, call: Call, action: Action) -> Outcome:
+    told = _told(facts, call.language, call.contract.messages)
+    return replace(told, state=action.state, idempotency_key=action.idempotency_key)
+
+
+def _told(facts: Facts, language: str, templates: Mapping[str, str]) -> Outcome:
+    return Outcome(
+        state=None,
+        code=facts.code,
+        action_id=facts.action_id or None,
+        idempotency_key=None,
+        receipt=facts.receipt,
+        result=facts.result,
+        replayed=facts.replayed,
+        attempts=facts.attempts,
+        told=Told(facts, language, templates),
+    )
+
+
+def _decision(options: Options, contract: Contract, fingerprint: str) -> bytes | None:
+    if options.decision is None:
+        return None
+    parts = [options.decision] if isinstance(options.decision, str) else list(options.decision)
+    return canonical.decision_digest(options.tenant, [options.thread_id, contract.name, *parts], fingerprint)
+
+
+MAX_NAME_CHARS = 512
+"""Tenants, threads and requesters are names in every row and index."""
+
+
+def _check_names(**names: str | None) -> None:
+    for field, value in names.items():
+        if value is None and field == "requester":
+            continue
+        if not isinstance(value, str) or not value:
+            raise InvalidArguments(field, "must be a text that is not empty")
+        if len(value) > MAX_NAME_CHARS or not value.isprintable():
+            raise InvalidArguments(field, f"must be at most {MAX_NAME_CHARS} printable characters")

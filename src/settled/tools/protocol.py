@@ -1,0 +1,320 @@
+"""THE file: one action from plan to settle, to be read from top to bottom.
+
+    perform = plan ─▶ run ─▶ (reconcile ─▶ settle ─▶ run)* ─▶ answer
+
+Each step is a generator that yields effects (`settled.tools.effects`) and returns where the call stands. The nodes of the
+LangGraph engine are these same functions. The rules: the ledger is committed before the body is called; a lost outcome is
+unknown and never sent again before the remote side was asked; a stale owner's write moves nothing.
+
+There is no `finally`, no broad `except` and no context manager across a yield: a killed process runs none of them.
+"""
+
+from typing import assert_never
+
+from settled.state import ledger
+from settled.state.ledger import Query
+from settled.state.machine import State
+from settled.state.model import Action, Claim
+from settled.tools import reconcile as reconciling
+from settled.tools.effects import Steps, Stopped, ask, invoke, sleep
+from settled.tools.messages import Code
+from settled.tools.outcome import (
+    AttemptOutcome,
+    Conflict,
+    Forbidden,
+    Invalid,
+    Refused,
+    Rejected,
+    Succeeded,
+    Unknown,
+)
+from settled.tools.reconcile import Finding, Found, ManualReview, Moved, Resend
+from settled.tools.standing import (
+    Again,
+    Answered,
+    Call,
+    Claimable,
+    First,
+    Granted,
+    InFlight,
+    Orphan,
+    Standing,
+    Unsettled,
+    Waiting,
+    by_state,
+    claim_of,
+    stand,
+)
+from settled.tools.storable import storable
+
+RACES = 10
+"""A plan that meets nothing it can see lost a race by microseconds; more than a few in a row means that something is wrong."""
+
+FIRST_POLL_S, LAST_POLL_S = 0.05, 0.5
+"""While another caller is in flight: soon at first, since most calls are short, then gently."""
+
+
+def perform(call: Call) -> Steps[Answered | Waiting]:
+    """Carry one call to its answer."""
+    standing = yield from plan(call)
+    while True:
+        match standing:
+            case Granted():
+                standing = yield from run(call, standing)
+            case Unsettled():
+                finding = yield from reconciling.reconcile(call, standing)
+                standing = yield from settle(call, finding)
+            case Answered() | Waiting():
+                return standing
+            case _:
+                assert_never(standing)
+
+
+def plan(call: Call) -> Steps[Standing]:
+    """Begin the call's action and, where no person is asked, claim it in the same commit; or meet the one that exists."""
+    occurrence = call.plan.occurrence
+    for _ in range(RACES):
+        met = yield from ask(ledger.plan(call.as_occurrence(occurrence)))
+        first = Again(occurrence) if met is None else stand(call, met)
+        if not isinstance(first, Again):
+            return (yield from _follow(call, first))
+        occurrence = first.occurrence
+    raise AssertionError(f"{call.contract.name}: the ledger neither began nor showed an action {RACES} times")
+
+
+def run(call: Call, granted: Granted) -> Steps[Standing]:
+    """Call the body, again while it is refused, and settle what came of it."""
+    action, claim = granted.action, granted.claim
+    while True:
+        outcome = yield from invoke(action, claim)
+        if not isinstance(outcome, Refused):
+            return (yield from _record(call, claim, outcome))
+        next_attempt = yield from _back_off(call, action, claim, outcome)
+        if not isinstance(next_attempt, Action):
+            return next_attempt
+        action = next_attempt
+
+
+def settle(call: Call, finding: Finding) -> Steps[Standing]:
+    """Write down what reconciliation found: it happened, it may be sent again, or a person must decide."""
+    claim = claim_of(finding.action, call.plan.owner)
+    match finding:
+        case Found(receipt=receipt, result=result):
+            query = ledger.find(claim, receipt=receipt, result=storable(result), evidence="query")
+            action, mine = yield from _write(claim, query, State.SUCCEEDED)
+            return Answered(Code.SUCCEEDED, action, replayed=not mine)
+        case Resend():
+            return (yield from _release(call, claim, finding))
+        case ManualReview(reason=reason, detail=detail):
+            moved = yield from ask(ledger.escalate(claim, reason=reason, detail=detail))
+            action = moved or (yield from _load(claim))
+            return Answered(Code.MANUAL_REVIEW, action, reason=reason) if moved else (yield from _rejoin(call, action))
+        case Moved(action=action):
+            return (yield from _rejoin(call, action))
+        case _:
+            assert_never(finding)
+
+
+def late(claim: Claim, outcome: AttemptOutcome) -> Steps[None]:
+    """Record the reply of a body that came back after its timeout: it settles its own attempt, or stays as evidence."""
+    match outcome:
+        case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
+            query, state, _ = _settlement(claim, outcome)
+            yield from _write(claim, query, state)
+        case Refused() | Unknown():
+            return  # reconciliation is under way, and this adds nothing that it may rely on
+
+
+def _follow(call: Call, first: First) -> Steps[Standing]:
+    """Turn what the call met into something that it can act on."""
+    match first:
+        case Claimable(action=action):
+            return (yield from _claim(call, action))
+        case Orphan(action=action):
+            return (yield from _take_over(call, action))
+        case InFlight(action=action):
+            return (yield from _wait(call, action))
+        case Granted() | Waiting() | Unsettled() | Answered():
+            return first
+        case Again():
+            raise AssertionError("Again is for plan alone")
+        case _:
+            assert_never(first)
+
+
+def _claim(call: Call, action: Action) -> Steps[Standing]:
+    c = call.contract
+    query = ledger.claim(action.tenant, action.id, owner=call.plan.owner, lease_s=c.lease_s, deadline_s=c.deadline_s)
+    moved = yield from ask(query)
+    if moved is not None:
+        return Granted(moved, claim_of(moved, call.plan.owner))
+    now = yield from _load(claim_of(action, call.plan.owner))
+    if now.state is State.APPROVED:  # its approval ended before anybody ran it
+        return Waiting(now)
+    return (yield from _rejoin(call, now))
+
+
+def _take_over(call: Call, action: Action) -> Steps[Standing]:
+    """The owner's time is up. That does not make the action free to run: it makes its outcome unknown."""
+    claim = claim_of(action, call.plan.owner)
+    reason = "its owner stopped before it recorded an outcome"
+    window = call.contract.settle_window_s
+    query = ledger.lose(claim, reason=reason, settle_window_s=window, orphaned=call.is_orphan(action))
+    moved = yield from ask(query)
+    if moved is not None:
+        return Unsettled(moved, took_over=True)
+    return (yield from _rejoin(call, (yield from _load(claim))))
+
+
+def _wait(call: Call, action: Action) -> Steps[Standing]:
+    """Wait a bounded time for the caller that has it in flight, and say so when that is over."""
+    waited, pause = 0.0, FIRST_POLL_S
+    while waited < call.wait_s:
+        if (yield from sleep(pause)) is not None:
+            break
+        waited, pause = waited + pause, min(pause * 2, LAST_POLL_S)
+        action = yield from _load(claim_of(action, call.plan.owner))
+        first = by_state(call, action, same_decision=False)
+        if not isinstance(first, InFlight):
+            return (yield from _follow(call, first))
+    code = Code.IN_PROGRESS if action.state is State.RUNNING else Code.UNKNOWN
+    return Answered(code, action, replayed=True, reason=action.reason)
+
+
+def _rejoin(call: Call, action: Action) -> Steps[Standing]:
+    """Somebody else moved the action: go on from where it stands now."""
+    return (yield from _follow(call, by_state(call, action, same_decision=True)))
+
+
+def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Steps[Action | Answered]:
+    """Write the next attempt down and wait for it; or give up where attempts or the deadline are used up."""
+    c = call.contract
+    delay_s = c.backoff.next_delay(action.attempt - 1, random=call.random, retry_after_s=refused.retry_after_s)
+    if action.attempt < c.max_attempts:
+        query = ledger.refuse(claim, attempt=action.attempt, reason=refused.reason, delay_s=delay_s, lease_s=c.lease_s)
+        moved = yield from ask(query)
+        if moved is None:
+            now = yield from _load(claim)
+            sent_twice = now.fencing_token == claim.token and now.attempt == action.attempt + 1
+            moved = now if sent_twice and now.state is State.RUNNING else None
+        if moved is not None:
+            if (yield from sleep(delay_s)) is None:
+                return moved
+            refused = Refused("stopped while waiting to try again; nothing was sent")
+    return (yield from _give_up(claim, refused.reason))
+
+
+def _give_up(claim: Claim, reason: str) -> Steps[Answered]:
+    query = ledger.fail(claim, code=Code.UNAVAILABLE, reason=reason, may_change=True)
+    action, mine = yield from _write(claim, query, State.FAILED)
+    return _answer(Code.UNAVAILABLE, action, mine, reason)
+
+
+def _record(call: Call, claim: Claim, outcome: AttemptOutcome | Stopped) -> Steps[Standing]:
+    """Write down how an attempt ended."""
+    match outcome:
+        case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
+            query, state, code = _settlement(claim, outcome)
+            action, mine = yield from _write(claim, query, state)
+            reason = None if isinstance(outcome, Succeeded) else outcome.reason
+            return _answer(code, action, mine, reason, field=outcome.field if isinstance(outcome, Invalid) else None)
+        case Stopped(begun=False):
+            return (yield from _give_up(claim, "stopped before it was sent"))
+        case Stopped():
+            return (yield from _lose(call, claim, "the caller stopped while it was in flight", stopped=True))
+        case Unknown(reason=reason):
+            return (yield from _lose(call, claim, reason))
+        case Refused():
+            raise AssertionError("a refused attempt is backed off, not recorded")
+        case _:
+            assert_never(outcome)
+
+
+def _lose(call: Call, claim: Claim, reason: str, *, stopped: bool = False) -> Steps[Standing]:
+    query = ledger.lose(claim, reason=reason, settle_window_s=call.contract.settle_window_s)
+    action, mine = yield from _write(claim, query, State.UNKNOWN, evidence=reason)
+    if stopped:
+        return Answered(Code.UNKNOWN, action, reason=reason)
+    return Unsettled(action, took_over=False) if mine else (yield from _rejoin(call, action))
+
+
+def _release(call: Call, claim: Claim, resend: Resend) -> Steps[Standing]:
+    c, action = call.contract, resend.action
+    over = not resend.took_over and action.deadline_at is not None and action.now >= action.deadline_at
+    if over or action.attempt >= c.max_attempts:
+        used_up = "its deadline has passed" if over else f"its {c.max_attempts} attempts are used up"
+        finding = ManualReview(action, f"{resend.reason}, but {used_up}", {})
+        return (yield from settle(call, finding))
+    moved = yield from ask(
+        ledger.release(
+            claim,
+            lease_s=c.lease_s,
+            deadline_s=c.deadline_s if resend.took_over else None,
+            proved_by_absence=resend.proved_by_absence,
+            reason=resend.reason,
+        )
+    )
+    if moved is not None:
+        return Granted(moved, claim_of(moved, call.plan.owner))
+    return (yield from _rejoin(call, (yield from _load(claim))))
+
+
+def _settlement(
+    claim: Claim, outcome: Succeeded | Rejected | Invalid | Forbidden | Conflict
+) -> tuple[Query[Action | None], State, Code]:
+    match outcome:
+        case Succeeded(result=result, receipt=receipt):
+            return ledger.succeed(claim, receipt=receipt, result=storable(result)), State.SUCCEEDED, Code.SUCCEEDED
+        case Rejected(reason=reason, receipt=receipt):
+            query = ledger.fail(claim, code=Code.REJECTED, reason=reason, may_change=True, receipt=receipt)
+            return query, State.FAILED, Code.REJECTED
+        case Invalid(reason=reason):
+            return ledger.fail(claim, code=Code.INVALID, reason=reason, may_change=True), State.FAILED, Code.INVALID
+        case Forbidden(reason=reason):
+            return ledger.fail(claim, code=Code.FORBIDDEN, reason=reason, may_change=False), State.FAILED, Code.FORBIDDEN
+        case Conflict(reason=reason):
+            return ledger.fail(claim, code=Code.CONFLICT, reason=reason, may_change=False), State.FAILED, Code.CONFLICT
+        case _:
+            assert_never(outcome)
+
+
+def _write(
+    claim: Claim, query: Query[Action | None], wanted: State, *, evidence: str | None = None
+) -> Steps[tuple[Action, bool]]:
+    """Carry out a transition; answer the action as it stands, and whether this claim's write is what made it so.
+
+    Zero rows are either our own write whose answer was lost with a connection, or somebody else's newer claim: then what we
+    wanted to write is kept as evidence.
+    """
+    moved = yield from ask(query)
+    if moved is not None:
+        return moved, True
+    action = yield from _load(claim)
+    if action.fencing_token == claim.token and action.state is wanted:
+        return action, True
+    params = query.params
+    detail = {"wanted": str(wanted), "receipt": params.get("receipt"), "reason": evidence or params.get("reason")}
+    yield from ask(ledger.keep_late(claim, detail={k: v for k, v in detail.items() if v is not None}))
+    return action, False
+
+
+def _answer(code: Code, action: Action, mine: bool, reason: str | None, field: str | None = None) -> Answered:
+    """Answer for what was just written, or for what stands there instead."""
+    if mine:
+        return Answered(code, action, reason=reason, field=field)
+    match action.state:
+        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
+            return Answered(Code.SUCCEEDED, action, replayed=True)
+        case State.FAILED | State.CANCELLED:
+            return Answered(Code(action.code or Code.REJECTED), action, replayed=True, reason=action.reason)
+        case _:
+            return Answered(Code.UNKNOWN, action, replayed=True, reason=action.reason)
+
+
+def _load(claim: Claim) -> Steps[Action]:
+    action = yield from ask(ledger.load(claim.tenant, claim.action_id))
+    if action is None:
+        raise AssertionError(f"{claim.action_id} is gone from the ledger")
+    return action
+
+

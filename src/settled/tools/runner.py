@@ -1,0 +1,315 @@
+"""Carries out the effects of the protocol: two drivers, sync and async, and no rules.
+
+Both let a body go at its timeout and hand its late reply to the protocol; both finish what must be recorded when the caller is
+cancelled, and raise the cancellation afterwards. A ledger query is never cut short: the answer to "is it written?" must be known.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future, wait
+from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, assert_never
+
+from settled.state.errors import InvalidArguments, SettledError
+from settled.state.model import Action, Claim
+from settled.state.store import Ledger
+from settled.tools import bodies
+from settled.tools.attempt import (
+    answer_of,
+    context_of,
+    inquiry_of,
+    is_control_flow,
+    outcome_of_raise,
+    outcome_of_return,
+    restored,
+    timeout_of,
+)
+from settled.tools.context import CURRENT, ActionContext
+from settled.tools.contract import Contract, Inquiry, QueryFunction
+from settled.tools.effects import Answer, Ask, Effect, Inconclusive, Invoke, Probe, Read, Sleep, Steps, Stopped
+from settled.tools.leases import keeper_of
+from settled.tools.outcome import AttemptOutcome, Invalid, Unknown
+from settled.tools.protocol import late
+
+R = TypeVar("R")
+AnyFuture: TypeAlias = "Future[Any] | asyncio.Future[Any]"
+TIMED_OUT = Unknown("no answer within its time")
+_NO_ANSWER = Inconclusive("the query did not answer within its time")
+_BACKGROUND: set["asyncio.Task[None]"] = set()
+"""Keeps the recorders of late replies alive: an event loop holds its tasks only weakly."""
+
+_log = logging.getLogger("settled")
+
+
+@dataclass(frozen=True)
+class World:
+    """Time as the drivers meet it, and a place to look on; a test passes its own.
+
+    `watch(effect, when)` is called "before" and "after" each effect: the instants at which a process may die.
+    """
+
+    sleep: Callable[[float], None] = time.sleep
+    asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    monotonic: Callable[[], float] = time.monotonic
+    watch: Callable[[Effect, str], None] | None = None
+
+
+REAL = World()
+
+
+class Runner:
+    """Carries out the steps of one call. `invoked` tells whether its body was ever called."""
+
+    def __init__(self, contract: Contract, store: Ledger, world: World = REAL) -> None:
+        self.contract = contract
+        self.store = store
+        self.world = world
+        self.invoked = False
+        self._asked_at = world.monotonic()
+
+    def drive(self, steps: Steps[R]) -> R:
+        """Carry steps out to their end in this thread."""
+        answer: Any = None
+        stop: BaseException | None = None
+        while True:
+            try:
+                effect = steps.send(answer)
+            except StopIteration as end:
+                if stop is not None:
+                    raise stop from None
+                result: R = end.value
+                return result
+            watch = self.world.watch
+            if watch is not None:
+                watch(effect, "before")
+            try:
+                answer = Stopped(False) if stop and not isinstance(effect, Ask) else self._perform(effect)
+            except BaseException as signal:
+                if not is_control_flow(signal):
+                    raise
+                stop = signal
+                answer = self._perform(effect) if isinstance(effect, Ask) else Stopped(isinstance(effect, Invoke | Read))
+            if watch is not None:
+                watch(effect, "after")
+
+    async def adrive(self, steps: Steps[R]) -> R:
+        """Carry steps out to their end in this event loop."""
+        answer: Any = None
+        stop: BaseException | None = None
+        while True:
+            try:
+                effect = steps.send(answer)
+            except StopIteration as end:
+                if stop is not None:
+                    raise stop from None
+                result: R = end.value
+                return result
+            watch = self.world.watch
+            if watch is not None:
+                watch(effect, "before")
+            try:
+                if isinstance(effect, Ask):
+                    answer, cancelled = await self._ask_to_the_end(effect)
+                    stop = stop or cancelled
+                else:
+                    answer = Stopped(False) if stop else await self._aperform(effect)
+            except BaseException as signal:
+                if not is_control_flow(signal):
+                    raise
+                stop, answer = signal, Stopped(isinstance(effect, Invoke | Read))
+            if watch is not None:
+                watch(effect, "after")
+
+    def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case Ask(query=query):
+                self._asked_at = self.world.monotonic()
+                return self.store.run(query)
+            case Invoke(action=action, claim=claim):
+                return self._invoke(action, claim)
+            case Read(values=values):
+                return self._read(dict(values))
+            case Probe(action=action):
+                return self._probe(action)
+            case Sleep(seconds=seconds):
+                return self.world.sleep(seconds)
+            case _:
+                assert_never(effect)
+
+    async def _aperform(self, effect: Invoke | Read | Probe | Sleep) -> Any:
+        match effect:
+            case Invoke(action=action, claim=claim):
+                return await self._ainvoke(action, claim)
+            case Read(values=values):
+                return await self._aread(dict(values))
+            case Probe(action=action):
+                return await self._aprobe(action)
+            case Sleep(seconds=seconds):
+                return await self.world.asleep(seconds)
+            case _:
+                assert_never(effect)
+
+    async def _ask_to_the_end(self, effect: Ask[Any]) -> tuple[Any, BaseException | None]:
+        """Carry out a query although the caller is cancelled meanwhile; answer the cancellation beside the result."""
+        self._asked_at = self.world.monotonic()
+        asking = asyncio.ensure_future(self.store.arun(effect.query))
+        cancelled: BaseException | None = None
+        while not asking.done():
+            try:
+                await asyncio.shield(asking)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            except SettledError:
+                break
+        return asking.result(), cancelled
+
+    def _invoke(self, action: Action, claim: Claim) -> AttemptOutcome:
+        try:
+            values = restored(self.contract, action, self.store)
+        except InvalidArguments as error:
+            return Invalid(error.rule, error.field)
+        timeout_s = timeout_of(self.contract, action)
+        with self._attempt(action, claim, timeout_s) as context:
+            body = bodies.start(self.contract.function, **values)
+            try:
+                body.exception(timeout_s)
+            except FutureTimeout:
+                if not body.done():
+                    body.add_done_callback(lambda done: self._came_late(claim, done, context))
+                    return TIMED_OUT
+            except BaseException:
+                body.add_done_callback(lambda done: self._came_late(claim, done, context))
+                raise
+        return self._ended(body, context)
+
+    async def _ainvoke(self, action: Action, claim: Claim) -> AttemptOutcome:
+        try:
+            values = restored(self.contract, action, self.store)
+        except InvalidArguments as error:
+            return Invalid(error.rule, error.field)
+        timeout_s = timeout_of(self.contract, action)
+        with self._attempt(action, claim, timeout_s) as context:
+            body = asyncio.ensure_future(bodies.astart(self.contract.function, **values))
+            try:
+                await asyncio.wait({body}, timeout=timeout_s)
+            except asyncio.CancelledError:
+                self._let_go(claim, body, context)
+                raise
+        if body.done():
+            return self._ended(body, context)
+        self._let_go(claim, body, context)
+        return TIMED_OUT
+
+    @contextmanager
+    def _attempt(self, action: Action, claim: Claim, timeout_s: float) -> Generator[ActionContext]:
+        """Hold the lease and set the context while a body runs."""
+        self.invoked = True
+        lease_s = self.contract.lease_s
+        context = context_of(action, claim, lease_ends=self._asked_at + lease_s, timeout_s=timeout_s)
+        with keeper_of(self.store).holding(claim, lease_s, context), _current(context):
+            yield context
+
+    def _ended(self, body: AnyFuture, context: ActionContext | None) -> AttemptOutcome:
+        """Read the end of a body that has ended; a signal travels on."""
+        if body.cancelled():
+            return Unknown("the body was cancelled")
+        error = body.exception()
+        if error is None:
+            return outcome_of_return(self.contract, body.result())
+        if is_control_flow(error):
+            raise error
+        return outcome_of_raise(error, context)
+
+    def _came_late(self, claim: Claim, body: "Future[Any]", context: ActionContext) -> None:
+        """Record a reply after the timeout, in the thread that brought it."""
+        try:
+            self.drive(late(claim, self._ended(body, context)))
+        except Exception:  # nobody waits for this thread; the action stays unknown and is reconciled
+            _log.exception("the late reply of %s could not be recorded", claim.action_id)
+        except BaseException as signal:
+            _log.info("the body of %s ended late with %s", claim.action_id, type(signal).__name__)
+
+    def _let_go(self, claim: Claim, body: "asyncio.Future[Any]", context: ActionContext) -> None:
+        """Let an async body go on alone until its settle window is over, and record what it brings."""
+        ending = asyncio.get_running_loop().call_later(self.contract.settle_window_s, body.cancel)
+
+        async def record() -> None:
+            try:
+                await asyncio.wait({body})
+                ending.cancel()
+                await self.adrive(late(claim, self._ended(body, context)))
+            except Exception:  # as in _came_late
+                _log.exception("the late reply of %s could not be recorded", claim.action_id)
+
+        task = asyncio.ensure_future(record())
+        _BACKGROUND.add(task)
+        task.add_done_callback(_BACKGROUND.discard)
+
+    def _read(self, values: dict[str, Any]) -> AttemptOutcome:
+        body = bodies.start(self.contract.function, **values)
+        wait([body], self.contract.timeout_s)
+        return self._ended(body, None) if body.done() else TIMED_OUT
+
+    async def _aread(self, values: dict[str, Any]) -> AttemptOutcome:
+        body = asyncio.ensure_future(bodies.astart(self.contract.function, **values))
+        done, _ = await asyncio.wait({body}, timeout=self.contract.timeout_s)
+        if not done:
+            body.cancel()
+            return TIMED_OUT
+        return self._ended(body, None)
+
+    def _probe(self, action: Action) -> Answer:
+        with self._asking(action) as inquiry:
+            query = bodies.start(self._query, inquiry)
+            wait([query], self.contract.timeout_s)
+        return _answered(query) if query.done() else _NO_ANSWER
+
+    async def _aprobe(self, action: Action) -> Answer:
+        with self._asking(action) as inquiry:
+            query = asyncio.ensure_future(bodies.astart(self._query, inquiry))
+            try:
+                await asyncio.wait({query}, timeout=self.contract.timeout_s)
+            finally:
+                if not query.done():
+                    query.cancel()
+        return _answered(query) if query.done() else _NO_ANSWER
+
+    @property
+    def _query(self) -> QueryFunction:
+        query = self.contract.query
+        assert query is not None, "reconcile asks only where there is a query"
+        return query
+
+    @contextmanager
+    def _asking(self, action: Action) -> Generator[Inquiry]:
+        """Set the context of a query: its requests count for no attempt, and no lease bounds them."""
+        claim = Claim(action.tenant, action.id, action.fencing_token, "")
+        with _current(context_of(action, claim, lease_ends=math.inf, timeout_s=self.contract.timeout_s)):
+            try:
+                values = restored(self.contract, action, self.store)
+            except InvalidArguments:  # the tool's code has changed since: the query may still go by the key
+                values = dict(action.arguments)
+            yield inquiry_of(action, values)
+
+
+@contextmanager
+def _current(context: ActionContext) -> Generator[None]:
+    token = CURRENT.set(context)
+    try:
+        yield
+    finally:
+        CURRENT.reset(token)
+
+
+def _answered(query: AnyFuture) -> Answer:
+    error = query.exception()
+    if error is None:
+        return answer_of(query.result())
+    if is_control_flow(error):
+        raise error
+    return Inconclusive(f"the query did not answer ({type(error).__name__})")

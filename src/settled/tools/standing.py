@@ -1,0 +1,201 @@
+"""Where a call stands: the values that pass between the steps of the protocol, and the pure decision that makes the first one.
+
+Owns `stand`: given a planned call and the action that the ledger answered, what follows. No effects here.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from settled.state.canonical import differing, idempotency_key
+from settled.state.machine import State
+from settled.state.model import Action, Claim, Met, Plan
+from settled.tools.contract import Contract
+from settled.tools.messages import Code
+
+RECONCILER_GRACE_S = 2.0
+"""How long after a due query another caller concludes that whoever was reconciling has died."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a tool, ready to be planned. `owner` is new for each call: a row with it was written by this call.
+
+    `is_orphan` says whether a running action's owner is known to be dead (a session that holds the thread's lock knows);
+    `wait_s` bounds the wait for an action that another caller has in flight.
+    """
+
+    contract: Contract
+    values: Mapping[str, object]
+    plan: Plan
+    wait_s: float
+    language: str
+    random: Callable[[], float]
+    is_orphan: Callable[[Action], bool] = lambda _: False
+
+    def as_occurrence(self, occurrence: int) -> Plan:
+        """Return the plan of this call as the given occurrence of its intent."""
+        if occurrence == self.plan.occurrence:
+            return self.plan
+        key = idempotency_key(self.plan.intent, occurrence)
+        return replace(self.plan, occurrence=occurrence, idempotency_key=key)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """This caller may run the action now: `claim` is its right to write."""
+
+    action: Action
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The action waits for a person's approval."""
+
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """Nobody knows the outcome, and this caller is to reconcile. `took_over`: its attempts began with somebody else."""
+
+    action: Action
+    took_over: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The end of the call: a code of SPEC section 9 and the action that it speaks of."""
+
+    code: Code
+    action: Action
+    replayed: bool = False
+    reason: str | None = None
+    field: str | None = None
+    differing: Mapping[str, tuple[object, object]] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The intent's earlier action does not bind this call: plan it as the next occurrence."""
+
+    occurrence: int
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Another caller is running or reconciling it."""
+
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """It says running, but its owner's time is up."""
+
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Claimable:
+    """A person has approved it; nobody has claimed it yet."""
+
+    action: Action
+
+
+Standing = Granted | Waiting | Unsettled | Answered
+First = Standing | Again | InFlight | Orphan | Claimable
+
+
+def stand(call: Call, met: Met) -> First:
+    """Return what follows for `call` from the action that it met."""
+    action = met.action
+    if met.way == "business":
+        return _taken(action)
+    if action.fingerprint != call.plan.fingerprint:
+        return _other_arguments(call, action)
+    if met.way == "intent" and not action.in_window:
+        return Again(action.occurrence + 1)
+    if call.plan.repeat_of is not None and action.repeat_of != call.plan.repeat_of:
+        return Again(action.occurrence + 1)
+    return by_state(call, action, same_decision=met.way != "intent")
+
+
+def by_state(call: Call, action: Action, *, same_decision: bool) -> First:
+    """Return what follows from the state of the call's own action."""
+    match action.state:
+        case State.PLANNED:
+            return Waiting(action)
+        case State.APPROVED:
+            return Claimable(action)
+        case State.RUNNING:
+            return _running(call, action)
+        case State.UNKNOWN:
+            return _unknown(call, action)
+        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
+            code = Code.SUCCEEDED if same_decision else Code.DUPLICATE
+            return Answered(code, action, replayed=True)
+        case State.FAILED:
+            return _failed(call, action, same_decision)
+        case State.CANCELLED:
+            return Answered(Code(action.code or Code.DENIED), action, replayed=True, reason=action.reason)
+        case _:
+            assert_never(action.state)
+
+
+def claim_of(action: Action, owner: str) -> Claim:
+    """Return the claim that the action's present fencing token stands for."""
+    return Claim(action.tenant, action.id, action.fencing_token, owner)
+
+
+def _running(call: Call, action: Action) -> First:
+    if action.owner == call.plan.owner:
+        return Granted(action, claim_of(action, call.plan.owner))
+    return Orphan(action) if action.lease_is_over or call.is_orphan(action) else InFlight(action)
+
+
+def _unknown(call: Call, action: Action) -> First:
+    if action.escalated_at is not None:
+        return Answered(Code.MANUAL_REVIEW, action, replayed=True, reason=action.reason)
+    due = action.next_query_at or action.now
+    overdue = (action.now - due).total_seconds() > RECONCILER_GRACE_S
+    return Unsettled(action, took_over=True) if overdue or call.is_orphan(action) else InFlight(action)
+
+
+def _failed(call: Call, action: Action, same_decision: bool) -> First:
+    """A failed action did nothing, so only its own reason binds: a service that was away may be asked again a while later."""
+    cooled_s = (action.now - (action.settled_at or action.now)).total_seconds()
+    if action.code == Code.UNAVAILABLE and not same_decision and cooled_s > call.contract.deadline_s:
+        return Again(action.occurrence + 1)
+    return Answered(Code(action.code or Code.REJECTED), action, replayed=True, reason=action.reason)
+
+
+def _other_arguments(call: Call, action: Action) -> First:
+    """Same intent, other arguments: a conflict, unless the earlier one surely did nothing and a changed call may work."""
+    did_nothing = action.state is State.CANCELLED or (action.state is State.FAILED and bool(action.may_change))
+    if did_nothing or not action.in_window:
+        return Again(action.occurrence + 1)
+    return Answered(Code.CONFLICT, action, differing=_shown(call, action))
+
+
+def _shown(call: Call, action: Action) -> dict[str, tuple[object, object]]:
+    sent = json_values(call.plan.arguments)
+    secret = call.contract.secrets
+    pairs = differing(action.arguments, sent)
+    return {name: ("•••", "•••") if name in secret else pair for name, pair in pairs.items()}
+
+
+def json_values(arguments: str) -> dict[str, object]:
+    """Return stored arguments as plain JSON."""
+    values: dict[str, object] = json.loads(arguments)
+    return values
+
+
+def _taken(action: Action) -> Answered:
+    """Another conversation's action holds the business key."""
+    if action.state is State.SUCCEEDED:
+        return Answered(Code.REJECTED, action, replayed=True, reason="it was done already")
+    return Answered(Code.IN_PROGRESS, action, replayed=True, reason="it is being done already")
