@@ -73,7 +73,7 @@ def run(task: Task) -> dict[str, Any]:
         reply = ""
         for text, message_id in zip(task.turns, task.message_ids, strict=True):
             reply = session.send(text, message_id=message_id).text
-        state = agent.get_state({"configurable": {"thread_id": task.thread_id}})
+        state = agent.get_state(session.config)
         return {"reply": reply, "tool_messages": _tool_messages(state.values["messages"])}
 
 

@@ -82,7 +82,7 @@ class Child:
         """Return the end of what it wrote to its standard error."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "without a word"
+        return "\n".join(lines[-30:]) if lines else "without a word"
 
     def __enter__(self) -> Self:
         return self

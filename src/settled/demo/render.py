@@ -5,7 +5,6 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +12,7 @@ from rich.text import Text
 from settled.demo.play import Story
 from settled.demo.scenarios import DEFAULT, SCENARIOS
 from settled.runtime.records import timeline_record
-from settled.runtime.tables import event_row, facts_table, state_text, text
+from settled.runtime.tables import event_row, state_text, text
 
 Row = tuple[float, str, Text, Text, Text]
 
@@ -101,7 +100,19 @@ def _unix(at: datetime) -> float:
 
 def _verdict(story: Story) -> RenderableType:
     tickets = "ticket" if story.effects == 1 else "tickets"
-    line = Text.assemble((f"{story.effects} {tickets}", "bold"), f" in the service's database, {story.scenario.expected_effects} expected")
+    line = Text.assemble(
+        (f"{story.effects} {tickets}", "bold"),
+        f" in the service's database, {story.scenario.expected_effects} expected",
+    )
     for action, _ in story.actions:
-        line.append_text(Text.assemble("\n", action.id, " ", state_text(action.state), f" {action.receipt or ''}", f", {action.attempt} attempt(s)"))
+        line.append_text(
+            Text.assemble(
+                "\n",
+                action.id,
+                " ",
+                state_text(action.state),
+                f" {action.receipt or ''}",
+                f", {action.attempt} attempt(s)",
+            )
+        )
     return Panel(line, border_style="green" if story.came_out else "red", expand=False)

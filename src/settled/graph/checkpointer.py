@@ -1,6 +1,6 @@
 """LangGraph's Postgres savers, opened on the ledger's own server.
 
-Three things differ from a saver as it comes:
+Four things differ from a saver as it comes:
 
 - No lock shared by all threads. The saver's one lock guards a single shared connection; ours takes one of its own from a pool for
   each call, so the lock only forbids what is safe. (LangGraph itself keeps the checkpoints of one thread in order.)
@@ -8,10 +8,13 @@ Three things differ from a saver as it comes:
   which does wait, carries every earlier checkpoint with it. So before any effect, plan's commit has made all that led to it
   durable. The death of a process loses nothing that reached the server; the death of the *server* may lose the last half second
   of conversation, and then the thread continues one step earlier and finds its actions in the ledger.
+- A connection is asked whether it lives only when its socket has something to say: a server that ends one says so, and a question
+  before each use would be a round trip more for every step.
 - Set-up under a lock: of eight plain ones at the same instant, seven fail.
 """
 
 import asyncio
+import select
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, NoReturn
@@ -39,7 +42,7 @@ class SyncSaver(PostgresSaver):
 @contextmanager
 def open_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[PostgresSaver]:
     """Open a saver for `invoke` on the ledger's server, with its tables."""
-    pool = postgres.ConnectionPool(ledger.url, **_pool_args(ledger, max_connections, postgres.ConnectionPool))  # type: ignore[attr-defined]
+    pool = postgres.ConnectionPool(ledger.url, **_pool_args(ledger, max_connections, _check))  # type: ignore[attr-defined]
     with pool:
         saver = SyncSaver(pool)
         saver.lock = nullcontext()  # type: ignore[assignment]
@@ -53,7 +56,7 @@ async def aopen_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNE
     """Open a saver for `ainvoke` on the ledger's server, with its tables. It belongs to the running event loop."""
     postgres.refuse_proactor_loop(asyncio.get_running_loop())
     await asyncio.to_thread(_set_up, ledger)
-    pool = postgres.AsyncConnectionPool(ledger.url, **_pool_args(ledger, max_connections, postgres.AsyncConnectionPool))  # type: ignore[attr-defined]
+    pool = postgres.AsyncConnectionPool(ledger.url, **_pool_args(ledger, max_connections, _acheck))  # type: ignore[attr-defined]
     async with pool:
         saver = AsyncPostgresSaver(pool)
         saver.lock = nullcontext()  # type: ignore[assignment]
@@ -65,13 +68,32 @@ def _set_up(ledger: Ledger) -> None:
         pass
 
 
-def _pool_args(ledger: Ledger, max_connections: int, pool: Any) -> dict[str, Any]:
+def _pool_args(ledger: Ledger, max_connections: int, check: Any) -> dict[str, Any]:
     prepare = ledger._prepare
     lazily = "-c synchronous_commit=off" if prepare else None  # a transaction pooler refuses settings at the start
     return {
         "min_size": 1,
         "max_size": max_connections,
         "kwargs": postgres.checkpoint_pool_args(prepare=prepare, options=lazily),
-        "check": pool.check_connection,
+        "check": check,
         "open": False,
     }
+
+
+def _check(connection: Any) -> None:
+    if _has_news(connection):
+        postgres.ConnectionPool.check_connection(connection)  # type: ignore[attr-defined]
+
+
+async def _acheck(connection: Any) -> None:
+    if _has_news(connection):
+        await postgres.AsyncConnectionPool.check_connection(connection)  # type: ignore[attr-defined]
+
+
+def _has_news(connection: Any) -> bool:
+    """Whether an idle connection's socket can be read: the server has said something, or hung up."""
+    if not hasattr(select, "poll"):  # Windows
+        return True
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

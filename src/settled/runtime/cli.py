@@ -1,15 +1,15 @@
 """The command line: `settled`.
 
-Owns the commands and the way errors are said: one line and exit code 1 (2 for a wrong use). Everything heavy is imported by
-the command that needs it, so that `settled --help` is quick.
+Owns the commands and the way errors are said: one line and exit code 1 (2 for a wrong use). Everything heavy is
+imported by the command that needs it, so that `settled --help` is quick.
 """
 
 import json
-import re
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -18,15 +18,17 @@ from settled.state.errors import NotFound, SettledError
 if TYPE_CHECKING:
     from settled.state.store import Ledger
 
-app = typer.Typer(name="settled", help="Tool calls with side effects, made safe.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(name="settled", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 actions = typer.Typer(help="Read the ledger.", no_args_is_help=True)
 db = typer.Typer(help="The ledger's database.", no_args_is_help=True)
 app.add_typer(actions, name="actions")
 app.add_typer(db, name="db")
 
 DatabaseUrl: TypeAlias = Annotated[
-    Optional[str],
-    typer.Option(envvar="SETTLED_DATABASE_URL", show_envvar=True, show_default=False, help="Default: the private Postgres."),
+    str | None,
+    typer.Option(
+        envvar="SETTLED_DATABASE_URL", show_envvar=True, show_default=False, help="Default: the private Postgres."
+    ),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Tenant: TypeAlias = Annotated[str, typer.Option(help="Whose actions.")]
@@ -36,6 +38,7 @@ MOST = 1000
 
 def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
+    logging.getLogger().addHandler(logging.NullHandler())  # a pool that cannot connect would say so line after line
     try:
         app()
     except SettledError as error:
@@ -63,10 +66,10 @@ def settled(
 
 @app.command()
 def demo(
-    scenario: Annotated[Optional[str], typer.Argument(help="Which; see --list.", show_default="lost-reply")] = None,
+    scenario: Annotated[str | None, typer.Argument(help="Which; see --list.", show_default="lost-reply")] = None,
     as_json: Json = False,
     listed: Annotated[bool, typer.Option("--list", help="List the scenarios.")] = False,
-    model: Annotated[Optional[str], typer.Option(help="A LangChain chat model, as provider:name.")] = None,
+    model: Annotated[str | None, typer.Option(help="A LangChain chat model, as provider:name.")] = None,
     language: Annotated[str, typer.Option(help="What the user speaks: en or zh.")] = "en",
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -82,7 +85,7 @@ def demo(
         raise typer.BadParameter("must be en or zh", param_hint="--language")
     from settled.demo import play, render
 
-    story = play.play(SCENARIOS[wanted], database_url, language=language, model=model)
+    story = play.play(SCENARIOS[wanted], _checked(database_url), language=language, model=model)
     if as_json:
         _print_json(render.document(story))
     else:
@@ -103,8 +106,8 @@ def _list_scenarios(as_json: bool) -> None:
 
 @actions.command("list")
 def list_actions(
-    state: Annotated[Optional[list[str]], typer.Option(help="Only this state; may be given again.")] = None,
-    thread: Annotated[Optional[str], typer.Option(help="Only this conversation.")] = None,
+    state: Annotated[list[str] | None, typer.Option(help="Only this state; may be given again.")] = None,
+    thread: Annotated[str | None, typer.Option(help="Only this conversation.")] = None,
     tenant: Tenant = "default",
     limit: Annotated[int, typer.Option(min=1, max=MOST, help="How many, newest first.")] = 50,
     as_json: Json = False,
@@ -161,11 +164,12 @@ def show_action(
 @db.command()
 def migrate(database_url: DatabaseUrl = None) -> None:
     """Create or update the ledger's tables."""
-    from settled.state import migrations
+    from settled.runtime.database import pending
 
-    with _reachable():
-        applied = migrations.migrate(_url(database_url))
-    print("\n".join(f"applied {name}" for name in applied) or "nothing to do")
+    url = _url(database_url)
+    todo = pending(url)
+    with _ledger(url):  # opening it brings its tables up to date
+        print("\n".join(f"applied {name}" for name in todo) or "nothing to do")
 
 
 @db.command()
@@ -180,16 +184,16 @@ def sql() -> None:
 @db.command()
 def status(as_json: Json = False, database_url: DatabaseUrl = None) -> None:
     """Say which database it is, and whether its tables are those of this version. Changes nothing."""
-    from settled.runtime.records import database_record
+    from settled.runtime.database import applied, pending, without_password
 
-    with _reachable():
-        found = database_record(_url(database_url))
-    shown: dict[str, Any] = {"database": without_password(_url(database_url)), **found}
+    url = _url(database_url)
+    shown = {"database": without_password(url), "applied": applied(url), "pending": pending(url)}
     if as_json:
         _print_json(shown)
-        return
-    for name, value in shown.items():
-        print(f"{name}: {', '.join(value) or 'none' if isinstance(value, list) else value}")
+    else:
+        print(f"database: {shown['database']}")
+        for name in ("applied", "pending"):
+            print(f"{name}: {', '.join(shown[name]) or 'none'}")
 
 
 @db.command()
@@ -200,23 +204,23 @@ def stop() -> None:
     print("stopped" if embedded.stop() else "it was not running")
 
 
-def without_password(url: str) -> str:
-    """Return a database URL (or a libpq string) as it may be shown."""
-    hidden = re.sub(r"(://[^/@\s:]*):[^/\s]*@", r"\1:•••@", url)
-    return re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", r"\1•••", hidden)
-
-
 def _url(database_url: str | None) -> str:
     from settled.state import embedded
 
-    return database_url or embedded.server()
+    return _checked(database_url) or embedded.server()
+
+
+def _checked(database_url: str | None) -> str | None:
+    if database_url and "://" not in database_url and "=" not in database_url:
+        raise typer.BadParameter("must look like postgresql://user@host/database", param_hint="--database-url")
+    return database_url
 
 
 @contextmanager
 def _ledger(database_url: str | None) -> "Iterator[Ledger]":
     from settled.state.store import Ledger
 
-    with Ledger.connect(database_url) as ledger:
+    with Ledger.connect(_checked(database_url)) as ledger:
         yield ledger
 
 

@@ -1,4 +1,7 @@
-"""Actions and timelines as tables for a terminal. Every value is put in as text: markup and control characters in it are inert."""
+"""Actions and timelines as tables for a terminal.
+
+Every value is put in as text: markup and control characters in it are inert.
+"""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +74,9 @@ def actions_table(actions: Iterable[Action]) -> Table:
         if in_manual_queue(action):
             state.append(" (a person's)", "bold yellow")
         planned = text(action.planned_at.strftime("%Y-%m-%d %H:%M:%S"), "bright_black")
-        table.add_row(text(action.id), planned, state, text(action.summary), text(action.receipt or ""), text(action.attempt))
+        table.add_row(
+            text(action.id), planned, state, text(action.summary), text(action.receipt or ""), text(action.attempt)
+        )
     return table
 
 
@@ -98,7 +103,9 @@ def event_row(event: Event, seconds: float) -> tuple[Text, Text, Text, Text]:
 
 def detail_text(event: Event) -> str:
     """Return what an event says beside its trigger."""
-    said = [f"{name.removesuffix('_s').replace('_', ' ')}: {_one(value)}" for name, value in (event.detail or {}).items()]
+    said = [
+        f"{name.removesuffix('_s').replace('_', ' ')}: {_one(value)}" for name, value in (event.detail or {}).items()
+    ]
     return " · ".join([f"attempt {event.attempt}", *said] if event.trigger in ("claim", "refuse", "release") else said)
 
 

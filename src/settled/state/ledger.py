@@ -73,6 +73,9 @@ def _span(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+INTENT_BYTES = 20
+"""160 bits of a digest tell intents apart (the idempotency key has as many), and stand in the row and in two index entries."""
+
 _PLAIN = [f.name for f in fields(Plan) if not f.name.endswith("_s")]
 
 
@@ -80,12 +83,20 @@ def plan(p: Plan) -> Query[Met | None]:
     """Begin an action, or meet the one that has this decision, intent or business key; None: ask again (a race)."""
     params: dict[str, object] = {name: getattr(p, name) for name in _PLAIN}
     params["window"], params["actor"] = _span(p.window_s), ACTOR
+    params["fingerprint"] = digest_of(p.fingerprint)
+    params["intent"] = p.intent[:INTENT_BYTES]
+    params["business_key"] = p.business_key and p.business_key[:INTENT_BYTES]
     if p.approver is None:
         params |= {"state": "planned", "trigger": "plan", "token": 0, "lease": None, "deadline": None}
     else:
         spans = {"lease": _span(p.lease_s), "deadline": _span(p.deadline_s)}
         params |= {"state": "running", "trigger": "claim", "token": 1, **spans}
     return Query("plan" if p.decision is None else "plan_decided", params, partial(_met, p))
+
+
+def digest_of(fingerprint: str) -> bytes:
+    """Return the 32 bytes of a fingerprint as the ledger keeps them; `sha256:…` is how it is written."""
+    return bytes.fromhex(fingerprint.removeprefix("sha256:"))
 
 
 def begun(p: Plan, now: datetime) -> Action:
@@ -135,7 +146,8 @@ def begun(p: Plan, now: datetime) -> Action:
 def approve(tenant: str, action_id: str, *, fingerprint: str, approver: str, valid_for_s: float | None) -> Query[Action | None]:
     """Permit a planned action with exactly this fingerprint to run."""
     valid_for = None if valid_for_s is None else _span(valid_for_s)
-    params = {"tenant": tenant, "id": action_id, "fingerprint": fingerprint, "approver": approver, "valid_for": valid_for}
+    params: dict[str, object] = {"tenant": tenant, "id": action_id, "fingerprint": digest_of(fingerprint)}
+    params |= {"approver": approver, "valid_for": valid_for}
     return Query("approve", params | {"actor": approver, "detail": None}, _first)
 
 

@@ -99,7 +99,7 @@ class Contract:
     def version(self) -> str:
         """A short digest of what an action's stored arguments and keys depend on."""
         parts = [self.name, self.risk, self.remote, *self.identity, "/", *self.unique, str(sorted(self.schema.model_fields))]
-        return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:12]
+        return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:8]
 
     def summarize(self, values: Mapping[str, object], language: str) -> str:
         """Return what a person reads as the name of this call, from the author's `summary` or the identity arguments."""

@@ -186,7 +186,7 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         trace_context=None,
         repeat_of=repeat_of,
         approver=None if repeat_of else "policy",
-        owner=f"{os.getpid()}-{secrets.token_hex(6)}",
+        owner=f"{os.getpid()}-{secrets.token_hex(5)}",
         window_s=contract.window_s,
         lease_s=contract.lease_s,
         deadline_s=contract.deadline_s,
@@ -199,9 +199,9 @@ MAX_SUMMARY_CHARS = 500
 
 
 def new_id() -> str:
-    """Return a fresh action id: `act-` and 20 characters, of which the first ten rise with time (an index stays compact)."""
-    value = time.time_ns() // 1_000_000 << 52 | secrets.randbits(52)
-    return "act-" + "".join(_CROCKFORD[value >> shift & 31] for shift in range(95, -1, -5))
+    """Return a fresh action id: `act-` and 16 characters, of which the first nine rise with time (an index stays compact)."""
+    value = time.time_ns() // 1_000_000 << 36 | secrets.randbits(36)
+    return "act-" + "".join(_CROCKFORD[value >> shift & 31] for shift in range(75, -1, -5))
 
 
 _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"

@@ -4,8 +4,8 @@
 
 -- name: _columns
 -- The columns of settled.state.model.Action, in its order.
-tenant, id, thread_id, tool, contract_version, idempotency_key, fingerprint, occurrence, arguments, summary, requester,
-correlation_id, trace_context, repeat_of, planned_at, window_until, approver, approved_until, state, fencing_token, attempt, owner,
+tenant, id, thread_id, tool, contract_version, idempotency_key, 'sha256:' || encode(fingerprint, 'hex'), occurrence, arguments,
+summary, requester, correlation_id, trace_context, repeat_of, planned_at, window_until, approver, approved_until, state, fencing_token, attempt, owner,
 started_at, lease_until, deadline_at, in_flight_until, queries, next_query_at, escalated_at, code, reason, may_change,
 receipt, result, evidence, settled_at
 

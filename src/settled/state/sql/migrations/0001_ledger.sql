@@ -8,17 +8,20 @@ CREATE FUNCTION settled.now() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(nullif(current_setting('settled.now', true), '')::timestamptz, clock_timestamp())
 $$;
 
--- Columns that never change stand first: Postgres leaves an unchanged prefix out of the log of an update.
+-- Columns that never change stand first, since Postgres leaves an unchanged prefix out of the log of an update; and within
+-- each part those of fixed width, which need no padding then.
 CREATE TABLE settled.actions (
+    planned_at        timestamptz NOT NULL,
+    window_until      timestamptz NOT NULL,
+    occurrence        integer     NOT NULL CHECK (occurrence >= 0),
     tenant            text        NOT NULL,
     id                text        NOT NULL,
     thread_id         text        NOT NULL,
     tool              text        NOT NULL,
     contract_version  text        NOT NULL,
-    intent            bytea       NOT NULL,
-    occurrence        integer     NOT NULL CHECK (occurrence >= 0),
+    intent            bytea       NOT NULL CHECK (length(intent) = 20),
     idempotency_key   text        NOT NULL,
-    fingerprint       text        NOT NULL CHECK (fingerprint LIKE 'sha256:%'),
+    fingerprint       bytea       NOT NULL CHECK (length(fingerprint) = 32),
     business_key      bytea,
     arguments         json        NOT NULL,
     summary           text        NOT NULL,
@@ -26,32 +29,30 @@ CREATE TABLE settled.actions (
     correlation_id    text,
     trace_context     text,
     repeat_of         text,
-    planned_at        timestamptz NOT NULL,
-    window_until      timestamptz NOT NULL,
     -- what follows moves
-    approver          text,
-    approved_until    timestamptz,
     version           integer     NOT NULL DEFAULT 1,
-    previous          text,
-    state             text        NOT NULL,
-    trigger           text        NOT NULL,
     fencing_token     integer     NOT NULL DEFAULT 0,
     attempt           integer     NOT NULL DEFAULT 0,
-    owner             text,
+    queries           integer     NOT NULL DEFAULT 0,
     started_at        timestamptz,
     lease_until       timestamptz,
     deadline_at       timestamptz,
     in_flight_until   timestamptz,
-    queries           integer     NOT NULL DEFAULT 0,
     next_query_at     timestamptz,
     escalated_at      timestamptz,
+    approved_until    timestamptz,
+    settled_at        timestamptz,
+    may_change        boolean,
+    state             text        NOT NULL,
+    trigger           text        NOT NULL,
+    previous          text,
+    approver          text,
+    owner             text,
     code              text,
     reason            text,
-    may_change        boolean,
     receipt           text,
-    result            json,
     evidence          text,
-    settled_at        timestamptz,
+    result            json,
     PRIMARY KEY (id, tenant),
     -- What each row must hold before a state may be entered (SPEC section 2).
     CONSTRAINT planned_is_complete CHECK (state <> 'cancelled' OR reason IS NOT NULL),
@@ -81,14 +82,14 @@ CREATE INDEX open_actions ON settled.actions (thread_id, tenant) WHERE settled_a
 
 -- No foreign key to actions: it would lock and log the action's row once more for each event.
 CREATE TABLE settled.events (
-    tenant          text        NOT NULL,
-    action_id       text        NOT NULL,
     id              bigint      GENERATED ALWAYS AS IDENTITY,
     at              timestamptz NOT NULL,
+    attempt         smallint    NOT NULL,
+    tenant          text        NOT NULL,
+    action_id       text        NOT NULL,
     from_state      text,
     to_state        text        NOT NULL,
     trigger         text        NOT NULL,
-    attempt         integer     NOT NULL,
     actor           text,
     correlation_id  text,
     trace_context   text,
@@ -147,7 +148,7 @@ BEGIN
            OR NEW.result::text IS DISTINCT FROM OLD.result::text THEN
             RAISE EXCEPTION 'action % moves only by a transition', OLD.id USING ERRCODE = 'ST001';
         END IF;
-        RETURN NEW;
+        RETURN NULL;
     END IF;
     IF NEW.version <> OLD.version + 1 OR NEW.previous IS DISTINCT FROM OLD.state
        OR NOT settled.is_legal(OLD.state, NEW.trigger, NEW.state) THEN
@@ -156,7 +157,7 @@ BEGIN
     IF NEW.fencing_token <> OLD.fencing_token + (NEW.trigger IN ('claim', 'release'))::integer THEN
         RAISE EXCEPTION 'the fencing token of action % rises with each claim and only then', OLD.id USING ERRCODE = 'ST001';
     END IF;
-    RETURN NEW;
+    RETURN NULL;
 END $$;
 
 CREATE FUNCTION settled.guard_delete() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -181,7 +182,8 @@ BEGIN
     RAISE EXCEPTION 'the ledger cannot be truncated' USING ERRCODE = 'ST001';
 END $$;
 
-CREATE TRIGGER guard_update BEFORE UPDATE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard_update();
+-- After, not before: a trigger that runs before an update locks and logs the row once more.
+CREATE TRIGGER guard_update AFTER UPDATE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard_update();
 CREATE TRIGGER guard_delete BEFORE DELETE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard_delete();
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON settled.actions EXECUTE FUNCTION settled.guard_truncate();
 CREATE TRIGGER guard_events BEFORE UPDATE OR DELETE ON settled.events FOR EACH ROW EXECUTE FUNCTION settled.guard_events();

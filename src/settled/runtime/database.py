@@ -1,0 +1,35 @@
+"""What the command line says about a database: where it is, and which migrations it has."""
+
+import re
+
+from settled.state.errors import ContractError
+from settled.state.ledger import Query
+from settled.state.migrations import migrations
+from settled.state.postgres import Database
+
+PATIENCE_S = 5.0
+"""A person waits at a terminal: long enough for a server that is just starting."""
+
+
+def applied(url: str) -> list[str]:
+    """Return the names of the migrations that the database has. Changes nothing."""
+    database = Database(url, patience_s=PATIENCE_S)
+    try:
+        numbers = database.run(Query("applied_migrations", {}, lambda rows: {row[0] for row in rows}))
+    except ContractError:  # it has no tables yet
+        numbers = set()
+    finally:
+        database.close()
+    return [migration.name for migration in migrations() if migration.number in numbers]
+
+
+def pending(url: str) -> list[str]:
+    """Return the names of the migrations that the database lacks."""
+    have = applied(url)
+    return [migration.name for migration in migrations() if migration.name not in have]
+
+
+def without_password(url: str) -> str:
+    """Return a database URL (or a libpq string) as it may be shown."""
+    hidden = re.sub(r"(://[^/@\s:]*):[^/\s]*@", r"\1:•••@", url)
+    return re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", r"\1•••", hidden)
