@@ -1,7 +1,7 @@
 """Tool calls with side effects, made safe: a Postgres ledger, committed before the call and settled after it.
 
-The names below are the public ones. Each is loaded when it is first used, so that `import settled` is quick and LangGraph is
-only imported where a graph is built.
+The names below are the public ones. Each is loaded when it is first used, so that `import settled` is quick and
+LangGraph is only imported where a graph is built.
 """
 
 from importlib import import_module
@@ -60,7 +60,56 @@ _WHERE = {
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
-__all__ = sorted(_MODULE_OF)  # noqa: PLE0605  (a list, made from the table above)
+__all__ = [
+    "Absent",
+    "Action",
+    "ActionContext",
+    "ActionTool",
+    "Backoff",
+    "Code",
+    "Conflict",
+    "Contract",
+    "ContractError",
+    "ContractWarning",
+    "Ended",
+    "Event",
+    "Forbidden",
+    "Found",
+    "IllegalTransition",
+    "Incidental",
+    "Inconclusive",
+    "Inquiry",
+    "Invalid",
+    "InvalidArguments",
+    "Ledger",
+    "LedgerUnavailable",
+    "NotFound",
+    "NotYet",
+    "Ordered",
+    "Outcome",
+    "Precision",
+    "Refused",
+    "Rejected",
+    "Remote",
+    "Risk",
+    "Secret",
+    "Session",
+    "SettledError",
+    "State",
+    "Succeeded",
+    "ThreadBusy",
+    "Trigger",
+    "Unguarded",
+    "Unknown",
+    "action",
+    "aopen_checkpointer",
+    "aperform",
+    "build_agent",
+    "current_action",
+    "http",
+    "open_checkpointer",
+    "perform",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -12,12 +12,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 from settled.demo.processes import Child, DemoFailed, Service
 from settled.demo.scenarios import Scenario
 from settled.demo.service import store
 from settled.state import ledger as operations
+from settled.state.errors import ContractError
 from settled.state.model import Action, Event
 from settled.state.postgres import Database
 from settled.state.store import Ledger
@@ -63,6 +65,8 @@ class Story:
 
 def play(scenario: Scenario, url: str | None, *, language: str = "en", model: str | None = None) -> Story:
     """Play a scenario on the Postgres at `url` (None: the private one); DemoFailed when a process fails at its part."""
+    if find_spec("uvicorn") is None or find_spec("starlette") is None:
+        raise ContractError("the demo's service needs two more packages: pip install 'settled[demo]'")
     turns = [words[language] for words in scenario.turns]
     name = secrets.token_hex(3)
     task: dict[str, Any] = {

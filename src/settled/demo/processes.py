@@ -79,10 +79,11 @@ class Child:
         return json.loads(self.expect(timeout_s))
 
     def last_words(self) -> str:
-        """Return the end of what it wrote to its standard error."""
+        """Return the line of its standard error that says why it ended; the place in the code does not."""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return "\n".join(lines[-30:]) if lines else "without a word"
+        telling = [line for line in lines if line.strip() and not line.startswith((" ", "During "))]
+        return telling[-1] if telling else "without a word"
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,8 @@
 """A played scenario for people and for programs: the pages of `settled demo`. Reads the story, decides nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -35,7 +36,7 @@ def page(story: Story) -> RenderableType:
     parts += [_quoted("user", words) for words in story.turns]
     parts += [Text(), _timeline(story)]
     parts += [Text()]
-    parts += [_quoted("model was told", told["content"]) for told in _about_writes(story)]
+    parts += [_quoted("model was told", content, times=times) for content, times in _told(story)]
     parts += [_quoted("user was told", story.told.reply, "bold"), Text(), _verdict(story)]
     return Group(*parts)
 
@@ -53,19 +54,22 @@ def _title(story: Story) -> Text:
     return Text.assemble((story.scenario.name, "bold cyan"), "  ", story.scenario.title)
 
 
-def _quoted(who: str, words: str, style: str = "") -> Table:
+def _quoted(who: str, words: str, style: str = "", *, times: int = 1) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(width=14, style="bright_black")
     table.add_column(overflow="fold")
-    table.add_row(text(who), Text("\n").join(text(line, style) for line in words.splitlines()))
+    lines = [text(line, style) for line in words.splitlines()]
+    if times > 1:
+        lines.append(text(f"({times} times)", "bright_black"))
+    table.add_row(text(who), Text("\n").join(lines))
     return table
 
 
-def _about_writes(story: Story) -> Iterator[Mapping[str, Any]]:
-    """The answers about actions; reads have none."""
-    for told in story.told.tool_messages:
-        if (told.get("artifact") or {}).get("action_id"):
-            yield told
+def _told(story: Story) -> Iterator[tuple[str, int]]:
+    """Yield the answers about actions (reads have none), each with how often it came in a row."""
+    about_writes = [told["content"] for told in story.told.tool_messages if (told["artifact"] or {}).get("action_id")]
+    for content, same in groupby(about_writes):
+        yield content, len(list(same))
 
 
 def _timeline(story: Story) -> Table:
@@ -100,19 +104,10 @@ def _unix(at: datetime) -> float:
 
 def _verdict(story: Story) -> RenderableType:
     tickets = "ticket" if story.effects == 1 else "tickets"
-    line = Text.assemble(
-        (f"{story.effects} {tickets}", "bold"),
-        f" in the service's database, {story.scenario.expected_effects} expected",
-    )
+    counted = f" in the service's database, {story.scenario.expected_effects} expected"
+    lines = [Text.assemble((f"{story.effects} {tickets}", "bold"), counted)]
     for action, _ in story.actions:
-        line.append_text(
-            Text.assemble(
-                "\n",
-                action.id,
-                " ",
-                state_text(action.state),
-                f" {action.receipt or ''}",
-                f", {action.attempt} attempt(s)",
-            )
-        )
-    return Panel(line, border_style="green" if story.came_out else "red", expand=False)
+        tries = "1 attempt" if action.attempt == 1 else f"{action.attempt} attempts"
+        said = [state_text(action.state), text(action.receipt or "no receipt yet"), text(tries)]
+        lines.append(Text.assemble(f"{action.id}: ", Text(", ").join(said)))
+    return Panel(Text("\n").join(lines), border_style="green" if story.came_out else "red", expand=False)

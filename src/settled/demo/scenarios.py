@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 FILE = {"en": "Please file invoice INV-102 for reimbursement.", "zh": "请帮我报销发票 INV-102。"}
-CORRECT = {"en": "The amount should be 180 , please file it like that.", "zh": "金额应该是 180 ，请按这个金额提交。"}
+CORRECT = {"en": "The amount should be 180; please file it like that.", "zh": "金额应该是 180，请按这个金额提交。"}
 
 
 @dataclass(frozen=True)

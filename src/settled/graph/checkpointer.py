@@ -22,7 +22,6 @@ from typing import Any, NoReturn
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 
-from settled.state import postgres
 from settled.state.errors import ContractError
 from settled.state.migrations import setup_lock
 from settled.state.store import Ledger
@@ -42,7 +41,8 @@ class SyncSaver(PostgresSaver):
 @contextmanager
 def open_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[PostgresSaver]:
     """Open a saver for `invoke` on the ledger's server, with its tables."""
-    pool = postgres.ConnectionPool(ledger.url, **_pool_args(ledger, max_connections, _check))  # type: ignore[attr-defined]
+    pool = ledger.checkpoint_pool(max_connections)
+    pool._check = _check
     with pool:
         saver = SyncSaver(pool)
         saver.lock = nullcontext()  # type: ignore[assignment]
@@ -52,11 +52,13 @@ def open_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS)
 
 
 @asynccontextmanager
-async def aopen_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS) -> AsyncIterator[AsyncPostgresSaver]:
+async def aopen_checkpointer(
+    ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS
+) -> AsyncIterator[AsyncPostgresSaver]:
     """Open a saver for `ainvoke` on the ledger's server, with its tables. It belongs to the running event loop."""
-    postgres.refuse_proactor_loop(asyncio.get_running_loop())
     await asyncio.to_thread(_set_up, ledger)
-    pool = postgres.AsyncConnectionPool(ledger.url, **_pool_args(ledger, max_connections, _acheck))  # type: ignore[attr-defined]
+    pool = ledger.acheckpoint_pool(max_connections)
+    pool._check = _acheck
     async with pool:
         saver = AsyncPostgresSaver(pool)
         saver.lock = nullcontext()  # type: ignore[assignment]
@@ -68,26 +70,14 @@ def _set_up(ledger: Ledger) -> None:
         pass
 
 
-def _pool_args(ledger: Ledger, max_connections: int, check: Any) -> dict[str, Any]:
-    prepare = ledger._prepare
-    lazily = "-c synchronous_commit=off" if prepare else None  # a transaction pooler refuses settings at the start
-    return {
-        "min_size": 1,
-        "max_size": max_connections,
-        "kwargs": postgres.checkpoint_pool_args(prepare=prepare, options=lazily),
-        "check": check,
-        "open": False,
-    }
-
-
 def _check(connection: Any) -> None:
     if _has_news(connection):
-        postgres.ConnectionPool.check_connection(connection)  # type: ignore[attr-defined]
+        connection.execute("")
 
 
 async def _acheck(connection: Any) -> None:
     if _has_news(connection):
-        await postgres.AsyncConnectionPool.check_connection(connection)  # type: ignore[attr-defined]
+        await connection.execute("")
 
 
 def _has_news(connection: Any) -> bool:

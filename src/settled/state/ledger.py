@@ -1,8 +1,8 @@
 """The ledger's operations, as values.
 
-One function per trigger; each returns a `Query` that a driver (`settled.state.postgres`) carries out. Nothing here touches
-a connection. Every transition answers the moved `Action`, or None: "not yours, nothing was written". All of them may be
-sent again after a lost connection: the guard in the statement makes the second sending move nothing.
+One function per trigger; each returns a `Query` that a driver (`settled.state.postgres`) carries out. Nothing here
+touches a connection. Every transition answers the moved `Action`, or None: "not yours, nothing was written". All of
+them may be sent again after a lost connection: the guard in the statement makes the second sending move nothing.
 """
 
 import json
@@ -74,7 +74,9 @@ def _span(seconds: float) -> timedelta:
 
 
 INTENT_BYTES = 20
-"""160 bits of a digest tell intents apart (the idempotency key has as many), and stand in the row and in two index entries."""
+"""160 bits of a digest tell intents apart (the idempotency key has as many), and stand in the row and in two index
+entries.
+"""
 
 _PLAIN = [f.name for f in fields(Plan) if not f.name.endswith("_s")]
 
@@ -143,7 +145,9 @@ def begun(p: Plan, now: datetime) -> Action:
     )
 
 
-def approve(tenant: str, action_id: str, *, fingerprint: str, approver: str, valid_for_s: float | None) -> Query[Action | None]:
+def approve(
+    tenant: str, action_id: str, *, fingerprint: str, approver: str, valid_for_s: float | None
+) -> Query[Action | None]:
     """Permit a planned action with exactly this fingerprint to run."""
     valid_for = None if valid_for_s is None else _span(valid_for_s)
     params: dict[str, object] = {"tenant": tenant, "id": action_id, "fingerprint": digest_of(fingerprint)}
@@ -152,7 +156,14 @@ def approve(tenant: str, action_id: str, *, fingerprint: str, approver: str, val
 
 
 def cancel(
-    tenant: str, action_id: str, *, trigger: str, code: str, reason: str, states: Sequence[State], actor: str | None = ACTOR
+    tenant: str,
+    action_id: str,
+    *,
+    trigger: str,
+    code: str,
+    reason: str,
+    states: Sequence[State],
+    actor: str | None = ACTOR,
 ) -> Query[Action | None]:
     """End an action that never ran (deny, expire, supersede, withdraw)."""
     params: dict[str, object] = {"tenant": tenant, "id": action_id, "trigger": trigger, "code": code, "reason": reason}
@@ -184,7 +195,9 @@ def _of(held: Claim, detail: Mapping[str, object] | None, **params: object) -> d
 
 def succeed(held: Claim, *, receipt: str | None, result: str) -> Query[Action | None]:
     """Settle by the remote side's reply. `result` is JSON text."""
-    return Query("succeed", _of(held, {"receipt": receipt} if receipt else None, receipt=receipt, result=result), _first)
+    return Query(
+        "succeed", _of(held, {"receipt": receipt} if receipt else None, receipt=receipt, result=result), _first
+    )
 
 
 def fail(held: Claim, *, code: str, reason: str, may_change: bool, receipt: str | None = None) -> Query[Action | None]:
@@ -197,7 +210,9 @@ def fail(held: Claim, *, code: str, reason: str, may_change: bool, receipt: str 
 def refuse(held: Claim, *, attempt: int, reason: str, delay_s: float, lease_s: float) -> Query[Action | None]:
     """Note that attempt number `attempt` was surely not processed, and that the next begins after `delay_s` seconds."""
     detail = {"reason": reason, "delay_s": round(delay_s, 3)}
-    params = _of(held, detail, attempt=attempt, reason=reason, delay=_span(delay_s), lease=_span(lease_s), owner=held.owner)
+    params = _of(
+        held, detail, attempt=attempt, reason=reason, delay=_span(delay_s), lease=_span(lease_s), owner=held.owner
+    )
     return Query("refuse", params, _first)
 
 
@@ -224,7 +239,8 @@ def release(
 ) -> Query[Action | None]:
     """Claim an unknown action for another attempt under the same key. `held.owner` becomes the owner of the new claim.
 
-    Where absence is the proof, the statement itself refuses before `in_flight_until`. `deadline_s` None keeps the deadline.
+    Where absence is the proof, the statement itself refuses before `in_flight_until`. `deadline_s` None keeps the
+    deadline.
     """
     deadline = None if deadline_s is None else _span(deadline_s)
     params = _of(held, {"reason": reason}, owner=held.owner, lease=_span(lease_s), deadline=deadline)

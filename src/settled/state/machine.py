@@ -1,8 +1,8 @@
 """The state machine of an action, as data.
 
-Owns which trigger leads from which state to which; knows nothing of SQL or tools. The database guard (migration 0001),
-the diagram in the README and the tests are made from `TRANSITIONS`. The subtle row is `unknown`: a late reply of the same
-fencing token may still settle it, and `escalate` keeps the state but hands the action to a person.
+Owns which trigger leads from which state to which; knows nothing of SQL or tools. The database guard (migration
+0001), the diagram in the README and the tests are made from `TRANSITIONS`. The subtle row is `unknown`: a late reply
+of the same fencing token may still settle it, and `escalate` keeps the state but hands the action to a person.
 """
 
 from enum import StrEnum
@@ -93,7 +93,9 @@ TERMINAL = frozenset(state for state, row in TRANSITIONS.items() if not row)
 
 
 def advance(state: State, trigger: Trigger) -> State:
-    """Return the state that `trigger` leads to from `state`; raise IllegalTransition where the table has no such entry."""
+    """Return the state that `trigger` leads to from `state`; raise IllegalTransition where the table has no such
+    entry.
+    """
     try:
         return TRANSITIONS[state][trigger]
     except KeyError:

@@ -1,6 +1,7 @@
 """The values that the ledger gives back; frozen, and made of nothing but rows.
 
-The field order of `Action` is the column order of the fragment `_columns` in sql/queries.sql: a row becomes a value by position.
+The field order of `Action` is the column order of the fragment `_columns` in sql/queries.sql: a row becomes a value
+by position.
 """
 
 from collections.abc import Mapping

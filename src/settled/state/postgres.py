@@ -1,9 +1,10 @@
 """Carries out queries on Postgres: the only place that touches psycopg.
 
-One text of SQL, a sync and an async way to send it. Each query is one statement in autocommit mode: one round trip, and no
-transaction that could stay open. A connection that turns out to be dead (dropped while idle, Postgres restarted) is
-replaced and the query sent again until `patience_s` is over: every query of the ledger may be sent twice (see
-`settled.state.ledger`). That is why the pool does not check connections beforehand, which would cost a round trip each.
+One text of SQL, a sync and an async way to send it. Each query is one statement in autocommit mode: one round trip,
+and no transaction that could stay open. A connection that turns out to be dead (dropped while idle, Postgres
+restarted) is replaced and the query sent again until `patience_s` is over: every query of the ledger may be sent
+twice (see `settled.state.ledger`). That is why the pool does not check connections beforehand, which would cost a
+round trip each.
 """
 
 import asyncio
@@ -16,7 +17,8 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg.rows import TupleRow, dict_row
+import psycopg.conninfo
+from psycopg.rows import DictRow, TupleRow, dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from settled.state import statements
@@ -33,7 +35,9 @@ MAX_CONNECTIONS = 10
 """A query holds a connection for milliseconds, so few serve many callers; Postgres allows 100 in all by default."""
 
 PATIENCE_S = 10.0
-"""How long a query waits for Postgres to come back: a restart takes seconds, and a caller should hear before its own deadline."""
+"""How long a query waits for Postgres to come back: a restart takes seconds, and a caller should hear before its own
+deadline.
+"""
 
 _SET_CLOCK = b"SELECT set_config('settled.now', $1, false)"
 _KEEP_PLANS = b"SET plan_cache_mode = force_generic_plan"
@@ -137,6 +141,33 @@ class Database:
             raise unavailable(self.patience_s) from error
         return 0.0 if tries.next_is_free and not isinstance(error, PoolTimeout) else RECONNECT_WAIT_S
 
+    def checkpoint_pool(self, size: int) -> ConnectionPool[psycopg.Connection[DictRow]]:
+        """Return a pool, not yet open, as LangGraph's saver needs it, on this database (see `_checkpoint_args`)."""
+        args = self._checkpoint_args()
+        return ConnectionPool(
+            self.url, min_size=1, max_size=size, kwargs=args, open=False, check=ConnectionPool.check_connection
+        )
+
+    def acheckpoint_pool(self, size: int) -> AsyncConnectionPool[psycopg.AsyncConnection[DictRow]]:
+        """As `checkpoint_pool`, for the async saver."""
+        args = self._checkpoint_args()
+        return AsyncConnectionPool(
+            self.url, min_size=1, max_size=size, kwargs=args, open=False, check=AsyncConnectionPool.check_connection
+        )
+
+    def _checkpoint_args(self) -> dict[str, Any]:
+        """The saver's commits are asynchronous: on this server the ledger's next synchronous commit flushes them as
+        well.
+        """
+        given = psycopg.conninfo.conninfo_to_dict(self.url).get("options") or ""
+        options = f"{given} -c synchronous_commit=off".strip()
+        return {
+            "autocommit": True,
+            "row_factory": dict_row,
+            "prepare_threshold": 0 if self._prepare else None,
+            "options": options,
+        }
+
     @property
     def _connect_args(self) -> dict[str, Any]:
         return {"autocommit": True, "prepare_threshold": 1 if self._prepare else None}
@@ -185,7 +216,9 @@ RECONNECT_WAIT_S = 0.1
 
 
 class Tries:
-    """The seconds left for each next try, until a time is up; the first `free` tries need no wait (dead pooled connections)."""
+    """The seconds left for each next try, until a time is up; the first `free` tries need no wait (dead pooled
+    connections).
+    """
 
     def __init__(self, patience_s: float, free: int) -> None:
         self._end = time.monotonic() + patience_s
@@ -228,17 +261,15 @@ def translated(error: psycopg.Error) -> Exception:
     if error.sqlstate == _REFUSED_BY_GUARD:
         return IllegalTransition(str(error.diag.message_primary))
     if error.sqlstate in ("42P01", "3F000"):
-        return ContractError("the ledger's tables are not there: open it with Ledger.connect, or run `settled db migrate`")
+        return ContractError(
+            "the ledger's tables are not there: open it with Ledger.connect, or run `settled db migrate`"
+        )
     return error
 
 
 def refuse_proactor_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Raise one clear error for the Windows loop that async psycopg cannot use."""
     if sys.platform == "win32" and isinstance(loop, asyncio.ProactorEventLoop):
-        raise ContractError("psycopg cannot use the ProactorEventLoop: asyncio.run(main(), loop_factory=asyncio.SelectorEventLoop)")
-
-
-def checkpoint_pool_args(*, prepare: bool = True, options: str | None = None) -> dict[str, Any]:
-    """Return the connection arguments that LangGraph's Postgres savers need in a pool."""
-    args: dict[str, Any] = {"autocommit": True, "row_factory": dict_row, "prepare_threshold": 0 if prepare else None}
-    return args | ({"options": options} if options else {})
+        raise ContractError(
+            "psycopg cannot use the ProactorEventLoop: asyncio.run(main(), loop_factory=asyncio.SelectorEventLoop)"
+        )

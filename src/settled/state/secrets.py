@@ -11,7 +11,9 @@ _MARK = "$secret"
 
 
 class Vault:
-    """Seals and opens secret values. `key` is a Fernet key (`cryptography.fernet.Fernet.generate_key()`), or None: no secrets."""
+    """Seals and opens secret values. `key` is a Fernet key (`cryptography.fernet.Fernet.generate_key()`), or None: no
+    secrets.
+    """
 
     def __init__(self, key: str | None) -> None:
         self._key = key
@@ -28,7 +30,9 @@ class Vault:
         from cryptography.fernet import Fernet  # loads in 100 ms, and only secrets need it
 
         if self._key is None:
-            raise ContractError("a Secret() argument needs a key: pass secret_key= to Ledger.connect, or set SETTLED_SECRET_KEY")
+            raise ContractError(
+                "a Secret() argument needs a key: pass secret_key= to Ledger.connect, or set SETTLED_SECRET_KEY"
+            )
         return Fernet(self._key)
 
 

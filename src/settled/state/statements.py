@@ -1,8 +1,8 @@
 """Named SQL, loaded once from a `.sql` file.
 
 `-- name: claim` begins a statement and a comment line says its purpose. A name that begins with `_` is a fragment;
-`{columns}` in a statement puts the fragment `_columns` in its place. Parameters are written `%(name)s` and become `$1`, `$2` … at
-loading, once, instead of at each execution.
+`{columns}` in a statement puts the fragment `_columns` in its place. Parameters are written `%(name)s` and become
+`$1`, `$2` … at loading, once, instead of at each execution.
 """
 
 import re

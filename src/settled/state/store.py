@@ -1,24 +1,22 @@
 """An opened ledger: what callers hold in their hands.
 
-Owns the database, its migration at opening, and the locks of threads. Knows no rules: those are in the statements, and in
-`settled.tools.protocol`.
+Owns the database, its migration at opening, and the locks of threads. Knows no rules: those are in the statements,
+and in `settled.tools.protocol`.
 """
 
 import os
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self
 
 import psycopg
 
 from settled.state import embedded
-from settled.state.ledger import Query
+from settled.state.errors import LedgerUnavailable
 from settled.state.migrations import migrate
 from settled.state.postgres import RECONNECT_WAIT_S, Clock, Database, Tries, send, unavailable
 from settled.state.secrets import Vault
-
-T = TypeVar("T")
 
 
 class Ledger(Database):
@@ -37,7 +35,8 @@ class Ledger(Database):
         secret_key: str | None = None,
         clock: Clock | None = None,
     ) -> Self:
-        """Open the ledger at `url`, else at SETTLED_DATABASE_URL, else in a private Postgres; create or update its tables.
+        """Open the ledger at `url`, else at SETTLED_DATABASE_URL, else in a private Postgres; create or update its
+        tables.
 
         `max_connections` bounds the pool, `patience_s` is how long a statement waits for Postgres to come back.
         `prepare=False` for a transaction pooler. `secret_key` (else SETTLED_SECRET_KEY) encrypts `Secret()` arguments.
@@ -56,7 +55,9 @@ class Ledger(Database):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -78,14 +79,17 @@ class ThreadLock:
         self._connection: psycopg.Connection | None = None
 
     def take(self) -> bool:
-        """Take the lock; False when somebody else has it."""
-        connection = self._connection or psycopg.connect(self._url, autocommit=True, cursor_factory=psycopg.RawCursor)
-        if send(connection, "lock_thread", name=self._name)[0][0]:
+        """Take the lock; False when somebody else has it. Raises LedgerUnavailable when Postgres cannot be reached."""
+        try:
+            connection = psycopg.connect(self._url, autocommit=True, cursor_factory=psycopg.RawCursor)
+            taken = bool(send(connection, "lock_thread", name=self._name)[0][0])
+        except psycopg.OperationalError as error:
+            raise LedgerUnavailable("Postgres did not answer when a thread's lock was asked for") from error
+        if taken:
             self._connection = connection
-            return True
-        connection.close()
-        self._connection = None
-        return False
+        else:
+            connection.close()
+        return taken
 
     def is_held(self) -> bool:
         """Ask Postgres whether the connection, and so the lock, is still alive."""

@@ -1,7 +1,8 @@
 """The arguments of a tool: from what a caller sent to the validated value that is stored, hashed and carried out.
 
-Owns the schema made from a function's signature, validation, and the stored JSON form (secrets sealed). The subtle thing: what
-runs is always read back from the stored form, so that a first run, a retry after a crash and a replay carry out the same value.
+Owns the schema made from a function's signature, validation, and the stored JSON form (secrets sealed). The subtle
+thing: what runs is always read back from the stored form, so that a first run, a retry after a crash and a replay
+carry out the same value.
 """
 
 import inspect
@@ -12,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticSerializationError
 
-from settled.state.canonical import Secret, check_arguments
+from settled.state.canonical import Secret, check_arguments, marked
 from settled.state.errors import ContractError, InvalidArguments
 from settled.state.input_limits import MAX_ARGUMENT_BYTES
 from settled.state.secrets import Vault, is_sealed
@@ -91,7 +92,9 @@ def store(model: BaseModel, secrets: frozenset[str], vault: Vault) -> str:
 
 
 def restore(schema: type[BaseModel], stored: Mapping[str, object], vault: Vault) -> dict[str, object]:
-    """Return the values to carry out, by field name, from the stored JSON; InvalidArguments when the tool has changed since."""
+    """Return the values to carry out, by field name, from the stored JSON; InvalidArguments when the tool has changed
+    since.
+    """
     plain = {k: json.loads(vault.open(v)) if is_sealed(v) else v for k, v in stored.items()}  # type: ignore[arg-type]
     try:
         model = schema.model_validate(plain)
@@ -107,12 +110,7 @@ def values_of(model: BaseModel) -> dict[str, object]:
 
 def secret_fields(annotations: Mapping[str, Any]) -> frozenset[str]:
     """Return the fields that are marked Secret()."""
-    return frozenset(name for name, hint in annotations.items() if has_marker(hint, Secret))
-
-
-def has_marker(hint: Any, marker: type) -> bool:
-    """Whether a field's annotation carries a marker of this kind (or the marker class itself)."""
-    return any(isinstance(m, marker) or m is marker for m in getattr(hint, "__metadata__", ()))
+    return frozenset(name for name, hint in annotations.items() if marked(hint, Secret))
 
 
 def _by_position(schema: type[BaseModel], sent: Sequence[object]) -> dict[str, object]:

@@ -33,7 +33,9 @@ _OUTCOMES = (Succeeded, Refused, Rejected, Invalid, Forbidden, Conflict, Unknown
 
 
 def context_of(action: Action, claim: Claim, *, lease_ends: float, timeout_s: float) -> ActionContext:
-    """Return what the body may know. `lease_ends` is this process's monotonic second at which the claim is no longer sure."""
+    """Return what the body may know. `lease_ends` is this process's monotonic second at which the claim is no longer
+    sure.
+    """
     return ActionContext(
         action_id=action.id,
         idempotency_key=action.idempotency_key,
@@ -105,7 +107,7 @@ def is_control_flow(error: BaseException) -> bool:
 def _receipt(contract: Contract, result: object) -> str | None:
     try:
         found = contract.receipt(result) if callable(contract.receipt) else _field(result, contract.receipt)
-    except Exception:  # the effect has happened: a receipt that cannot be read must not turn it into a failure
+    except Exception:  # noqa: BLE001 - the effect has happened: a receipt that cannot be read must not turn it into a failure
         return None
     return None if found is None else str(found).replace("\x00", "")[:MAX_RECEIPT_CHARS]
 

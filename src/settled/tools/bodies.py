@@ -1,8 +1,8 @@
 """Calls an author's function, sync or async, and lets go of it when its time is up.
 
-A thread cannot be ended from outside, and a request that was sent cannot be taken back: so a body that overruns its timeout goes
-on alone, and its future tells when it ends. Each body gets a daemon thread (a hung one never keeps the process from ending);
-idle threads are used again, and their number is bounded by the number of callers.
+A thread cannot be ended from outside, and a request that was sent cannot be taken back: so a body that overruns its
+timeout goes on alone, and its future tells when it ends. Each body gets a daemon thread (a hung one never keeps the
+process from ending); idle threads are used again, and their number is bounded by the number of callers.
 """
 
 import asyncio

@@ -16,8 +16,8 @@ class ActionContext:
     """The action that the running code belongs to.
 
     Instants are aware datetimes of the database's clock; `*_monotonic` are this process's `time.monotonic()` seconds.
-    `sent` collects the write requests that went out in this attempt (the HTTP helper appends to it), and `lease_monotonic`
-    moves when the lease is renewed; the rest is for reading.
+    `sent` collects the write requests that went out in this attempt (the HTTP helper appends to it), and
+    `lease_monotonic` moves when the lease is renewed; the rest is for reading.
     """
 
     action_id: str
@@ -45,5 +45,7 @@ def current_action() -> ActionContext:
     """Return the action that this code runs in; raise Unguarded outside one."""
     context = CURRENT.get()
     if context is None:
-        raise Unguarded("current_action() was called outside an action: only the body or the query of an @action has one")
+        raise Unguarded(
+            "current_action() was called outside an action: only the body or the query of an @action has one"
+        )
     return context

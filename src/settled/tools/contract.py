@@ -1,8 +1,8 @@
 """What an author declares about a tool, once: everything else follows from it.
 
-Owns the `Contract`, its checks at decoration (a contradiction is refused with a sentence that says how to fix it), and the
-LangChain tool that carries it. Knows nothing of LangGraph. The subtle thing: the LangChain tool's own `invoke` refuses an
-action, because a plain tool node that calls it would bypass the ledger.
+Owns the `Contract`, its checks at decoration (a contradiction is refused with a sentence that says how to fix it),
+and the LangChain tool that carries it. Knows nothing of LangGraph. The subtle thing: the LangChain tool's own
+`invoke` refuses an action, because a plain tool node that calls it would bypass the ledger.
 """
 
 import hashlib
@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
+from string import Formatter
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel, PrivateAttr
 
-from settled.state.canonical import Incidental
+from settled.state.canonical import Incidental, marked
 from settled.state.errors import ContractError, NotYet, Unguarded
 from settled.tools import arguments
 from settled.tools.backoff import Backoff
 from settled.tools.effects import Answer
+from settled.tools.messages import check_templates
 
 
 class Risk(StrEnum):
@@ -98,13 +100,25 @@ class Contract:
     @cached_property
     def version(self) -> str:
         """A short digest of what an action's stored arguments and keys depend on."""
-        parts = [self.name, self.risk, self.remote, *self.identity, "/", *self.unique, str(sorted(self.schema.model_fields))]
+        parts = [
+            self.name,
+            self.risk,
+            self.remote,
+            *self.identity,
+            "/",
+            *self.unique,
+            str(sorted(self.schema.model_fields)),
+        ]
         return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:8]
 
     def summarize(self, values: Mapping[str, object], language: str) -> str:
-        """Return what a person reads as the name of this call, from the author's `summary` or the identity arguments."""
+        """Return what a person reads as the name of this call: the author's `summary`, or the identity arguments."""
         shown = {k: "•••" if k in self.secrets else v for k, v in values.items()}
-        template = self.summary if isinstance(self.summary, str | None) else self.summary.get(language) or self.summary.get("en")
+        template = (
+            self.summary
+            if isinstance(self.summary, str | None)
+            else self.summary.get(language) or self.summary.get("en")
+        )
         if template is not None:
             return template.format_map(shown)
         named = ", ".join(f"{k} {shown[k]}" for k in self.identity if k in shown)
@@ -134,7 +148,6 @@ class ActionTool(BaseTool):
         return f"{self.name} is an action: run it with settled.perform, or in an agent from settled.build_agent"
 
 
-
 def action(
     *,
     risk: Literal["read", "idempotent_write", "non_idempotent_write"],
@@ -161,14 +174,15 @@ def action(
 ) -> Callable[[Callable[..., Any]], ActionTool]:
     """Declare a tool and what a call of it does; the result is a LangChain tool.
 
-    `risk` says what a repeat would do, `remote` what the far side guarantees. A non-idempotent write names its `identity`: the
-    fields that make two calls the same intent, or "all". `unique` is a business key: one open or succeeded action per tenant.
-    `query(inquiry) -> Found | Absent | Inconclusive` asks the remote side what happened. `resend_when_absent` allows a resend
-    on a remote side that does not dedupe, after absence is proved and under the lock of the business key. `timeout` and
-    `deadline` are seconds of one attempt and of the whole; `lease` (default: timeout + 5) is how long a silent owner keeps
-    the action; `settle_window` (default: 15, or the timeout + 5 if that is more) is how long a request may still take effect
-    after it was begun. `receipt` is a field of the result or a function of it, `summary` a template over the arguments
-    (`"refund of {amount} for {order}"`, or one per language), `messages` replaces what the model is told, by code.
+    `risk` says what a repeat would do, `remote` what the far side guarantees. A non-idempotent write names its
+    `identity`: the fields that make two calls the same intent, or "all". `unique` is a business key: one open or
+    succeeded action per tenant. `query(inquiry) -> Found | Absent | Inconclusive` asks the remote side what happened.
+    `resend_when_absent` allows a resend on a remote side that does not dedupe, after absence is proved and under the
+    lock of the business key. `timeout` and `deadline` are seconds of one attempt and of the whole; `lease` (default:
+    timeout + 5) is how long a silent owner keeps the action; `settle_window` (default: 15, or the timeout + 5 if that
+    is more) is how long a request may still take effect after it was begun. `receipt` is a field of the result or a
+    function of it, `summary` a template over the arguments (`"refund of {amount} for {order}"`, or one per language),
+    `messages` replaces what the model is told, by code.
 
     Raises ContractError for a contradiction, NotYet for `approval`, `compensate` and `emits` in this version.
     """
@@ -203,7 +217,10 @@ def action(
             secrets=arguments.secret_fields(hints),
         )
         check(contract, identity_given=identity is not None)
-        tool = ActionTool(name=tool_name, description=description or inspect.getdoc(function) or tool_name, args_schema=schema)
+        check_templates(contract.messages)
+        tool = ActionTool(
+            name=tool_name, description=description or inspect.getdoc(function) or tool_name, args_schema=schema
+        )
         tool._contract = contract
         return tool
 
@@ -215,7 +232,9 @@ def contract_of(tool: object) -> Contract:
     if isinstance(tool, ActionTool):
         return tool.contract
     named = getattr(tool, "name", None) or getattr(tool, "__name__", None) or repr(tool)
-    raise ContractError(f"{named} has no contract: declare it with @action(risk=...); a tool without side effects is risk=\"read\"")
+    raise ContractError(
+        f'{named} has no contract: declare it with @action(risk=...); a tool without side effects is risk="read"'
+    )
 
 
 def check(c: Contract, *, identity_given: bool) -> None:
@@ -235,26 +254,44 @@ def check(c: Contract, *, identity_given: bool) -> None:
 def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]:
     known = set(c.annotations)
     lost = [f for f in (*c.identity, *c.unique) if f not in known]
-    incidental = [f for f in (*c.identity, *c.unique) if f in known and arguments.has_marker(c.annotations[f], Incidental)]
+    incidental = [f for f in (*c.identity, *c.unique) if f in known and marked(c.annotations[f], Incidental)]
     write = not c.is_read
     return [
         (bool(lost), f"identity and unique name {lost}, which is not an argument; it takes {sorted(known)}"),
         (bool(incidental), f"{incidental} cannot be both incidental and part of identity or unique: drop one"),
-        (c.risk is Risk.NON_IDEMPOTENT_WRITE and not identity_given,
-         'a non-idempotent write must say what makes two calls the same: identity=("field", ...) or identity="all"'),
-        (write and c.remote is Remote.QUERYABLE and c.query is None,
-         'remote="queryable" needs query=: a function that asks the remote side; or say remote="opaque"'),
-        (c.is_read and bool(c.query or c.unique or c.resend_when_absent or identity_given),
-         "a read has no identity, unique, query or resend: it may be called again freely; drop them"),
-        (c.resend_when_absent and not (c.remote is Remote.QUERYABLE and c.unique),
-         'resend_when_absent needs remote="queryable" and unique=(...): the resend happens under the lock of that key'),
+        (
+            c.risk is Risk.NON_IDEMPOTENT_WRITE and not identity_given,
+            'a non-idempotent write must say what makes two calls the same: identity=("field", ...) or identity="all"',
+        ),
+        (
+            write and c.remote is Remote.QUERYABLE and c.query is None,
+            'remote="queryable" needs query=: a function that asks the remote side; or say remote="opaque"',
+        ),
+        (
+            c.is_read and bool(c.query or c.unique or c.resend_when_absent or identity_given),
+            "a read has no identity, unique, query or resend: it may be called again freely; drop them",
+        ),
+        (
+            c.resend_when_absent and not (c.remote is Remote.QUERYABLE and c.unique),
+            'resend_when_absent needs remote="queryable" and unique=(...): it resends under the lock of that key',
+        ),
+        (bool(_unknown_names(c)), f"summary names {_unknown_names(c)}, which is not an argument"),
         (c.max_attempts < 1, "max_attempts must be at least 1"),
         (not c.timeout_s > 0, "timeout must be more than 0 seconds"),
         (not c.deadline_s >= c.timeout_s, "deadline must not be below timeout: it spans all attempts"),
         (not c.timeout_s < c.lease_s, "timeout must be below lease: the owner must be able to record that it gave up"),
-        (not c.settle_window_s >= c.timeout_s, "settle_window must not be below timeout: a request takes effect until then"),
+        (
+            not c.settle_window_s >= c.timeout_s,
+            "settle_window must not be below timeout: a request takes effect until then",
+        ),
         (not c.window_s > 0, "window must be more than 0"),
     ]
+
+
+def _unknown_names(c: Contract) -> list[str]:
+    templates = c.summary.values() if isinstance(c.summary, Mapping) else [c.summary or ""]
+    named = {name for template in templates for _, name, _, _ in Formatter().parse(template) if name is not None}
+    return sorted(named - set(c.annotations))
 
 
 def _loose_texts(c: Contract) -> list[str]:
@@ -269,7 +306,7 @@ def _loose_texts(c: Contract) -> list[str]:
 
 def _identity(given: Sequence[str] | Literal["all"] | None, hints: Mapping[str, Any]) -> tuple[str, ...]:
     if given is None or given == "all":
-        return tuple(name for name, hint in hints.items() if not arguments.has_marker(hint, Incidental))
+        return tuple(name for name, hint in hints.items() if not marked(hint, Incidental))
     if isinstance(given, str):
         raise ContractError(f'identity={given!r}: write ("{given}",), or "all"')
     return tuple(given)
@@ -289,5 +326,3 @@ def _refuse_what_is_not_built(**declared: object) -> None:
     for parameter, value in declared.items():
         if value is not None:
             raise NotYet(f"{parameter}= is not carried out by this version; leave it out rather than rely on it")
-
-

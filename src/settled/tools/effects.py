@@ -1,7 +1,8 @@
 """What the protocol asks of the outside world.
 
-The protocol is a generator that yields these values and is sent the answers; `settled.tools.runner` has the two drivers that
-carry them out. Each yield is an instant at which a process may die, and a test can close the generator there.
+The protocol is a generator that yields these values and is sent the answers; `settled.tools.runner` has the two
+drivers that carry them out. Each yield is an instant at which a process may die, and a test can close the generator
+there.
 """
 
 from collections.abc import Generator, Mapping
@@ -61,8 +62,9 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The remote side has it. What is found must be what was meant: give `fingerprint`, or the `fields` to compare with the
-    arguments; with neither, the author's query vouches for it."""
+    """The remote side has it. What is found must be what was meant: give `fingerprint`, or the `fields` to compare
+    with the arguments; with neither, the author's query vouches for it.
+    """
 
     receipt: str | None = None
     result: object = None

@@ -1,7 +1,8 @@
 """Renews the leases of the actions that this process runs.
 
-One thread for each opened ledger, started by the first action that outlives a third of its lease; short actions never touch it.
-When an action turns out to be somebody else's, its context's lease ends at once, so that the HTTP helper sends nothing more.
+One thread for each opened ledger, started by the first action that outlives a third of its lease; short actions never
+touch it. When an action turns out to be somebody else's, its context's lease ends at once, so that the HTTP helper
+sends nothing more.
 """
 
 import threading

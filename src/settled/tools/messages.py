@@ -141,7 +141,7 @@ def artifact(facts: Facts) -> dict[str, object]:
     record: dict[str, object] = {
         "code": str(facts.code),
         "action_id": facts.action_id,
-        "state": facts.state,
+        "state": str(facts.state),
         "receipt": facts.receipt,
         "may_retry": facts.code is Code.INVALID,
         "next": _NEXT.get(facts.code, "tell_user"),

@@ -1,7 +1,7 @@
 """The door without LangGraph: one call of a tool, from its arguments to its `Outcome`.
 
-Owns the making of a `Call` (validation, identity, keys) and of the `Outcome` (what the caller and the model are told). What
-happens between them is `settled.tools.protocol`.
+Owns the making of a `Call` (validation, identity, keys) and of the `Outcome` (what the caller and the model are
+told). What happens between them is `settled.tools.protocol`.
 """
 
 import os
@@ -30,7 +30,9 @@ Arguments: TypeAlias = Mapping[str, object] | Sequence[object]
 Decision: TypeAlias = str | Sequence[str]
 
 WAIT_S = 10.0
-"""How long a call waits for another caller that has the same action in flight: as long as an attempt may take by default."""
+"""How long a call waits for another caller that has the same action in flight: as long as an attempt may take by
+default.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,9 @@ class Told:
 class Outcome:
     """How a call ended.
 
-    `state` is the action's state (None where no action was begun: an invalid call, a read), `code` one of SPEC section 9,
-    `result` the tool's result as plain JSON, `replayed` whether it was answered from the ledger, `attempts` how many were begun.
+    `state` is the action's state (None where no action was begun: an invalid call, a read), `code` one of SPEC
+    section 9, `result` the tool's result as plain JSON, `replayed` whether it was answered from the ledger,
+    `attempts` how many were begun.
     """
 
     state: State | None
@@ -102,12 +105,12 @@ def perform(
 ) -> Outcome:
     """Call a tool that was declared with @action, with at most one effect for its intent.
 
-    `arguments` is a mapping, or the values in order. `thread_id` is the conversation that the intent belongs to; `decision`
-    names the request (a message id, a click), so that a repeat of it meets the same action for ever and not only within the
-    window. `wait_s` bounds the wait for another caller that has the same action in flight.
+    `arguments` is a mapping, or the values in order. `thread_id` is the conversation that the intent belongs to;
+    `decision` names the request (a message id, a click), so that a repeat of it meets the same action for ever and
+    not only within the window. `wait_s` bounds the wait for another caller that has the same action in flight.
 
-    Bad arguments, a refusal or an unknown outcome are answers, not exceptions. Raises ContractError for a tool without a
-    contract.
+    Bad arguments, a refusal or an unknown outcome are answers, not exceptions. Raises ContractError for a tool
+    without a contract.
     """
     options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s)
     contract = contract_of(tool)
@@ -120,6 +123,8 @@ def perform(
         if contract.is_read:
             return of_read(contract, runner.drive(read(call)), call)
         return outcome(call, runner.drive(protocol(call)))
+    except InvalidArguments as error:
+        return invalid(contract, error, language)
     except LedgerUnavailable:
         return unrecorded(call, invoked=runner.invoked)
 
@@ -138,7 +143,9 @@ async def aperform(
     wait_s: float = WAIT_S,
     world: World = REAL,
 ) -> Outcome:
-    """As `perform`, in an event loop. When it is cancelled, what is known is recorded before the cancellation goes on."""
+    """As `perform`, in an event loop. When it is cancelled, what is known is recorded before the cancellation goes
+    on.
+    """
     options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s)
     contract = contract_of(tool)
     try:
@@ -150,6 +157,8 @@ async def aperform(
         if contract.is_read:
             return of_read(contract, await runner.adrive(read(call)), call)
         return outcome(call, await runner.adrive(protocol(call)))
+    except InvalidArguments as error:
+        return invalid(contract, error, language)
     except LedgerUnavailable:
         return unrecorded(call, invoked=runner.invoked)
 
@@ -199,7 +208,9 @@ MAX_SUMMARY_CHARS = 500
 
 
 def new_id() -> str:
-    """Return a fresh action id: `act-` and 16 characters, of which the first nine rise with time (an index stays compact)."""
+    """Return a fresh action id: `act-` and 16 characters, of which the first nine rise with time (an index stays
+    compact).
+    """
     value = time.time_ns() // 1_000_000 << 36 | secrets.randbits(36)
     return "act-" + "".join(_CROCKFORD[value >> shift & 31] for shift in range(75, -1, -5))
 
@@ -212,7 +223,11 @@ def outcome(call: Call, end: Answered | Waiting) -> Outcome:
     if isinstance(end, Waiting):
         end = Answered(Code.WAITING_FOR_APPROVAL, end.action)
     action = end.action
-    earlier = action.id if end.code in (Code.CONFLICT, Code.DUPLICATE, Code.REJECTED) and end.replayed or end.differing else None
+    earlier = (
+        action.id
+        if (end.code in (Code.CONFLICT, Code.DUPLICATE, Code.REJECTED) and end.replayed) or end.differing
+        else None
+    )
     receipt = action.receipt
     facts = Facts(
         code=end.code,
@@ -239,12 +254,18 @@ def invalid(contract: Contract, error: InvalidArguments, language: str) -> Outco
 
 
 def unrecorded(call: Call, *, invoked: bool) -> Outcome:
-    """Return the answer for a ledger that went away: before the body was called nothing happened; after it nobody knows."""
+    """Return the answer for a ledger that went away: before the body was called nothing happened; after it nobody
+    knows.
+    """
     code = Code.UNKNOWN if invoked else Code.UNAVAILABLE
     plan = call.plan
-    facts = Facts(code=code, summary=plan.summary, action_id=plan.id if invoked else "", state="unknown" if invoked else "")
+    facts = Facts(
+        code=code, summary=plan.summary, action_id=plan.id if invoked else "", state="unknown" if invoked else ""
+    )
     told = _told(facts, call.language, call.contract.messages)
-    return replace(told, state=State.UNKNOWN, action_id=plan.id, idempotency_key=plan.idempotency_key) if invoked else told
+    return (
+        replace(told, state=State.UNKNOWN, action_id=plan.id, idempotency_key=plan.idempotency_key) if invoked else told
+    )
 
 
 def of_read(contract: Contract, end: ReadEnd, call: Call) -> Outcome:
@@ -287,10 +308,10 @@ MAX_NAME_CHARS = 512
 
 
 def _check_names(**names: str | None) -> None:
-    for field, value in names.items():
-        if value is None and field == "requester":
+    for name, value in names.items():
+        if value is None and name == "requester":
             continue
         if not isinstance(value, str) or not value:
-            raise InvalidArguments(field, "must be a text that is not empty")
+            raise InvalidArguments(name, "must be a text that is not empty")
         if len(value) > MAX_NAME_CHARS or not value.isprintable():
-            raise InvalidArguments(field, f"must be at most {MAX_NAME_CHARS} printable characters")
+            raise InvalidArguments(name, f"must be at most {MAX_NAME_CHARS} printable characters")

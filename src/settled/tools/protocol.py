@@ -2,9 +2,9 @@
 
     perform = plan ─▶ run ─▶ (reconcile ─▶ settle ─▶ run)* ─▶ answer
 
-Each step is a generator that yields effects (`settled.tools.effects`) and returns where the call stands. The nodes of the
-LangGraph engine are these same functions. The rules: the ledger is committed before the body is called; a lost outcome is
-unknown and never sent again before the remote side was asked; a stale owner's write moves nothing.
+Each step is a generator that yields effects (`settled.tools.effects`) and returns where the call stands. The nodes of
+the LangGraph engine are these same functions. The rules: the ledger is committed before the body is called; a lost
+outcome is unknown and never sent again before the remote side was asked; a stale owner's write moves nothing.
 
 There is no `finally`, no broad `except` and no context manager across a yield: a killed process runs none of them.
 """
@@ -12,6 +12,7 @@ There is no `finally`, no broad `except` and no context manager across a yield: 
 from typing import assert_never
 
 from settled.state import ledger
+from settled.state.errors import InvalidArguments
 from settled.state.ledger import Query
 from settled.state.machine import State
 from settled.state.model import Action, Claim
@@ -48,7 +49,9 @@ from settled.tools.standing import (
 from settled.tools.storable import storable
 
 RACES = 10
-"""A plan that meets nothing it can see lost a race by microseconds; more than a few in a row means that something is wrong."""
+"""A plan that meets nothing it can see lost a race by microseconds; more than a few in a row means that something is
+wrong.
+"""
 
 FIRST_POLL_S, LAST_POLL_S = 0.05, 0.5
 """While another caller is in flight: soon at first, since most calls are short, then gently."""
@@ -71,7 +74,11 @@ def perform(call: Call) -> Steps[Answered | Waiting]:
 
 
 def plan(call: Call) -> Steps[Standing]:
-    """Begin the call's action and, where no person is asked, claim it in the same commit; or meet the one that exists."""
+    """Begin the call's action and, where no person is asked, claim it in the same commit; or meet the one that
+    exists.
+    """
+    if call.plan.repeat_of is not None:
+        yield from _check_repeat(call, call.plan.repeat_of)
     occurrence = call.plan.occurrence
     for _ in range(RACES):
         met = yield from ask(ledger.plan(call.as_occurrence(occurrence)))
@@ -123,6 +130,12 @@ def late(claim: Claim, outcome: AttemptOutcome) -> Steps[None]:
             yield from _write(claim, query, state)
         case Refused() | Unknown():
             return  # reconciliation is under way, and this adds nothing that it may rely on
+
+
+def _check_repeat(call: Call, repeat_of: str) -> Steps[None]:
+    earlier = yield from ask(ledger.load(call.plan.tenant, repeat_of))
+    if earlier is None or earlier.tool != call.contract.name:
+        raise InvalidArguments("repeat_of", "names no earlier action of this tool")
 
 
 def _follow(call: Call, first: First) -> Steps[Standing]:
@@ -271,7 +284,11 @@ def _settlement(
         case Invalid(reason=reason):
             return ledger.fail(claim, code=Code.INVALID, reason=reason, may_change=True), State.FAILED, Code.INVALID
         case Forbidden(reason=reason):
-            return ledger.fail(claim, code=Code.FORBIDDEN, reason=reason, may_change=False), State.FAILED, Code.FORBIDDEN
+            return (
+                ledger.fail(claim, code=Code.FORBIDDEN, reason=reason, may_change=False),
+                State.FAILED,
+                Code.FORBIDDEN,
+            )
         case Conflict(reason=reason):
             return ledger.fail(claim, code=Code.CONFLICT, reason=reason, may_change=False), State.FAILED, Code.CONFLICT
         case _:
@@ -283,8 +300,8 @@ def _write(
 ) -> Steps[tuple[Action, bool]]:
     """Carry out a transition; answer the action as it stands, and whether this claim's write is what made it so.
 
-    Zero rows are either our own write whose answer was lost with a connection, or somebody else's newer claim: then what we
-    wanted to write is kept as evidence.
+    Zero rows are either our own write whose answer was lost with a connection, or somebody else's newer claim: then
+    what we wanted to write is kept as evidence.
     """
     moved = yield from ask(query)
     if moved is not None:
@@ -316,5 +333,3 @@ def _load(claim: Claim) -> Steps[Action]:
     if action is None:
         raise AssertionError(f"{claim.action_id} is gone from the ledger")
     return action
-
-

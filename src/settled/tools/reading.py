@@ -1,9 +1,12 @@
-"""A read: no side effect, so no ledger row; called again freely until it answers, its attempts or its deadline are over."""
+"""A read: no side effect, so no ledger row; called again freely until it answers, its attempts or its deadline are
+over.
+"""
 
 from dataclasses import dataclass
 from typing import assert_never
 
-from settled.tools.effects import Steps, Stopped, read as body, sleep
+from settled.tools.effects import Steps, Stopped, sleep
+from settled.tools.effects import read as body
 from settled.tools.messages import Code
 from settled.tools.outcome import Conflict, Forbidden, Invalid, Refused, Rejected, Succeeded, Unknown
 from settled.tools.standing import Call

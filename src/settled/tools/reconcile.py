@@ -1,8 +1,8 @@
 """The unknown branch of the protocol: ask the remote side, and conclude.
 
-Never resends by itself: it returns a `Finding`, and `protocol.settle` writes it down. The subtle thing is that "absent" proves
-nothing before `in_flight_until`: a delayed request may still arrive. So absence counts only when it was said at least twice,
-and at least once by a query that was begun after that instant.
+Never resends by itself: it returns a `Finding`, and `protocol.settle` writes it down. The subtle thing is that
+"absent" proves nothing before `in_flight_until`: a delayed request may still arrive. So absence counts only when it
+was said at least twice, and at least once by a query that was begun after that instant.
 """
 
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ Finding = Found | Resend | ManualReview | Moved
 
 
 def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
-    """Ask the remote side what became of an unknown action, with growing waits, until there is something to conclude."""
+    """Ask the remote side what became of an unknown action, with growing waits, until it can be concluded."""
     c, action = call.contract, unsettled.action
     if action.escalated_at is not None:
         return Moved(action)

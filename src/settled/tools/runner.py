@@ -1,7 +1,8 @@
 """Carries out the effects of the protocol: two drivers, sync and async, and no rules.
 
-Both let a body go at its timeout and hand its late reply to the protocol; both finish what must be recorded when the caller is
-cancelled, and raise the cancellation afterwards. A ledger query is never cut short: the answer to "is it written?" must be known.
+Both let a body go at its timeout and hand its late reply to the protocol; both finish what must be recorded when the
+caller is cancelled, and raise the cancellation afterwards. A ledger query is never cut short: the answer to "is it
+written?" must be known.
 """
 
 import asyncio
@@ -93,7 +94,9 @@ class Runner:
                 if not is_control_flow(signal):
                     raise
                 stop = signal
-                answer = self._perform(effect) if isinstance(effect, Ask) else Stopped(isinstance(effect, Invoke | Read))
+                answer = (
+                    self._perform(effect) if isinstance(effect, Ask) else Stopped(isinstance(effect, Invoke | Read))
+                )
             if watch is not None:
                 watch(effect, "after")
 
@@ -229,9 +232,9 @@ class Runner:
         """Record a reply after the timeout, in the thread that brought it."""
         try:
             self.drive(late(claim, self._ended(body, context)))
-        except Exception:  # nobody waits for this thread; the action stays unknown and is reconciled
+        except Exception:  # noqa: BLE001 - nobody waits for this thread; the action stays unknown and is reconciled
             _log.exception("the late reply of %s could not be recorded", claim.action_id)
-        except BaseException as signal:
+        except BaseException as signal:  # noqa: BLE001 - a signal has nowhere to travel from here
             _log.info("the body of %s ended late with %s", claim.action_id, type(signal).__name__)
 
     def _let_go(self, claim: Claim, body: "asyncio.Future[Any]", context: ActionContext) -> None:
@@ -243,7 +246,7 @@ class Runner:
                 await asyncio.wait({body})
                 ending.cancel()
                 await self.adrive(late(claim, self._ended(body, context)))
-            except Exception:  # as in _came_late
+            except Exception:  # noqa: BLE001 - as in _came_late
                 _log.exception("the late reply of %s could not be recorded", claim.action_id)
 
         task = asyncio.ensure_future(record())

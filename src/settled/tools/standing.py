@@ -1,4 +1,5 @@
-"""Where a call stands: the values that pass between the steps of the protocol, and the pure decision that makes the first one.
+"""Where a call stands: the values that pass between the steps of the protocol, and the pure decision that makes the
+first one.
 
 Owns `stand`: given a planned call and the action that the ledger answered, what follows. No effects here.
 """
@@ -10,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from settled.state.canonical import differing, idempotency_key
-from settled.state.machine import State
+from settled.state.machine import OPEN, State
 from settled.state.model import Action, Claim, Met, Plan
 from settled.tools.contract import Contract
 from settled.tools.messages import Code
@@ -23,8 +24,8 @@ RECONCILER_GRACE_S = 2.0
 class Call:
     """One call of a tool, ready to be planned. `owner` is new for each call: a row with it was written by this call.
 
-    `is_orphan` says whether a running action's owner is known to be dead (a session that holds the thread's lock knows);
-    `wait_s` bounds the wait for an action that another caller has in flight.
+    `is_orphan` says whether a running action's owner is known to be dead (a session that holds the thread's lock
+    knows); `wait_s` bounds the wait for an action that another caller has in flight.
     """
 
     contract: Contract
@@ -112,6 +113,17 @@ First = Standing | Again | InFlight | Orphan | Claimable
 
 def stand(call: Call, met: Met) -> First:
     """Return what follows for `call` from the action that it met."""
+    first = _stand(call, met)
+    if isinstance(first, Again) and call.plan.business_key is not None and met.action.state in _HOLDS_BUSINESS_KEY:
+        return _taken(met.action)
+    return first
+
+
+_HOLDS_BUSINESS_KEY = OPEN | {State.SUCCEEDED}
+"""As the unique index on the business key says: in these states nobody else gets it, however old the action is."""
+
+
+def _stand(call: Call, met: Met) -> First:
     action = met.action
     if met.way == "business":
         return _taken(action)
@@ -166,7 +178,9 @@ def _unknown(call: Call, action: Action) -> First:
 
 
 def _failed(call: Call, action: Action, same_decision: bool) -> First:
-    """A failed action did nothing, so only its own reason binds: a service that was away may be asked again a while later."""
+    """A failed action did nothing, so only its own reason binds: a service that was away may be asked again a while
+    later.
+    """
     cooled_s = (action.now - (action.settled_at or action.now)).total_seconds()
     if action.code == Code.UNAVAILABLE and not same_decision and cooled_s > call.contract.deadline_s:
         return Again(action.occurrence + 1)
@@ -174,7 +188,9 @@ def _failed(call: Call, action: Action, same_decision: bool) -> First:
 
 
 def _other_arguments(call: Call, action: Action) -> First:
-    """Same intent, other arguments: a conflict, unless the earlier one surely did nothing and a changed call may work."""
+    """Same intent, other arguments: a conflict, unless the earlier one surely did nothing and a changed call may
+    work.
+    """
     did_nothing = action.state is State.CANCELLED or (action.state is State.FAILED and bool(action.may_change))
     if did_nothing or not action.in_window:
         return Again(action.occurrence + 1)

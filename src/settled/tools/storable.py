@@ -1,7 +1,7 @@
 """The result of an effect as JSON text that the ledger can hold.
 
-An effect that happened is never lost because of what its result looks like: what cannot be written is written as text, and
-what is too large is cut to a note of its size.
+An effect that happened is never lost because of what its result looks like: what cannot be written is written as
+text, and what is too large is cut to a note of its size.
 """
 
 import json
@@ -27,6 +27,6 @@ def storable(result: object) -> str:
 def _as_text(result: object) -> str:
     try:
         text = str(result)
-    except Exception as error:  # an author's __str__ may do anything, and the effect has happened
+    except Exception as error:  # noqa: BLE001 - an author's __str__ may do anything, and the effect has happened
         text = f"a {type(result).__name__} whose text cannot be made ({type(error).__name__})"
     return text[:MAX_RESULT_BYTES].encode("utf-8", "replace").decode("utf-8")
