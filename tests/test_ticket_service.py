@@ -1,4 +1,4 @@
-"""The demo's ticket service on a real socket and a real Postgres: one effect per key, and each fault does what it says."""
+"""The demo's ticket service on a real socket and Postgres: one effect per key, and each fault does what it says."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ class Client:
     def __init__(self, url: str, database_url: str) -> None:
         self.http = httpx2.Client(base_url=url, timeout=5)
         self.database = store.open_database(database_url)
-        self.employee = f"E-{uuid4().hex[:8]}"
+        self.employee = ""
 
     def faults(self, **sent: Any) -> None:
         assert self.http.put("/faults", json=sent).status_code == 200
@@ -43,18 +43,20 @@ class Client:
 
 
 @pytest.fixture(scope="module")
-def running(server_url: str) -> Iterator[tuple[str, str]]:
+def running(server_url: str) -> Iterator[Client]:
     with servers.database(server_url) as database_url, Service(database_url, {}) as service:
-        yield service.url, database_url
+        client = Client(service.url, database_url)
+        yield client
+        client.http.close()
+        client.database.close()
 
 
 @pytest.fixture
-def service(running: tuple[str, str]) -> Iterator[Client]:
-    client = Client(*running)
-    client.faults()
-    yield client
-    client.http.close()
-    client.database.close()
+def service(running: Client) -> Client:
+    """The service with every switch off, and an employee whom it has never seen."""
+    running.faults()
+    running.employee = f"E-{uuid4().hex[:8]}"
+    return running
 
 
 def test_equal_requests_at_the_same_instant_make_one_ticket_and_all_get_its_number(service: Client) -> None:
@@ -298,7 +300,9 @@ sys.stdin.read()
 def test_the_service_ends_when_the_process_that_started_it_is_killed(database_url: str) -> None:
     environment = {**os.environ, "SETTLED_DATABASE_URL": database_url}
     command = [sys.executable, "-c", _STARTER]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True) as starter:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+    ) as starter:
         assert starter.stdout is not None
         url = starter.stdout.readline().split()[-1]
         assert httpx2.get(f"{url}/log").status_code == 200

@@ -21,6 +21,7 @@ from settled.demo.tools import reimbursement_tools
 from settled.graph.agent import build_agent
 from settled.graph.checkpointer import open_checkpointer
 from settled.graph.session import Session
+from settled.state.errors import SettledError
 from settled.state.store import Ledger
 from settled.tools.effects import Ask, Effect
 from settled.tools.runner import World
@@ -55,7 +56,10 @@ def main() -> None:
     if not line:
         return
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    print(json.dumps(run(Task(**json.loads(line)))), flush=True)
+    try:
+        print(json.dumps(run(Task(**json.loads(line)))), flush=True)
+    except SettledError as error:
+        sys.exit(str(error))
 
 
 def run(task: Task) -> dict[str, Any]:
@@ -78,11 +82,14 @@ def run(task: Task) -> dict[str, Any]:
 
 
 def killing(point: str) -> Callable[[Effect, str], None]:
-    """Return a watch that kills this process at `point`: `before plan`, `after invoke`, `before succeed` …"""
+    """Return a watch that kills this process at `point`: `before plan`, `after invoke`, `before succeed` …
+
+    A statement is known by the beginning of its name, for the ledger has more than one for some steps.
+    """
 
     def watch(effect: Effect, when: str) -> None:
         name = effect.query.name if isinstance(effect, Ask) else type(effect).__name__.lower()
-        if point == f"{when} {name}":
+        if f"{when} {name}".startswith(point):
             os.kill(os.getpid(), signal.SIGKILL)
 
     return watch

@@ -87,7 +87,7 @@ def play(scenario: Scenario, url: str | None, *, language: str = "en", model: st
         task |= {"service_url": service.url, "database_url": ledger.url}
         for agent in agents:
             agent.expect()
-        story.told = _restarted(story, agents, task) if scenario.kill_at else _clicked(story, agents, task)
+        story.told = _restarted(story, ledger, agents, task) if scenario.kill_at else _clicked(story, agents, task)
         _read(story, ledger, service.url, task)
     return story
 
@@ -102,7 +102,7 @@ def _clicked(story: Story, agents: Sequence[Child], task: Mapping[str, Any]) -> 
     return max(told, key=lambda one: len(one.tool_messages))
 
 
-def _restarted(story: Story, agents: Sequence[Child], task: Mapping[str, Any]) -> Told:
+def _restarted(story: Story, ledger: Ledger, agents: Sequence[Child], task: Mapping[str, Any]) -> Told:
     """Let the first process die on its way, and give the same task to the second."""
     first, second = agents
     story.marks.append(Mark(time.time(), "process 1 is sent the words"))
@@ -111,8 +111,9 @@ def _restarted(story: Story, agents: Sequence[Child], task: Mapping[str, Any]) -
         raise DemoFailed(
             f"the agent should have been killed {story.scenario.kill_at}, but was not: {first.last_words()}"
         )
-    when = story.scenario.kill_at
-    story.marks.append(Mark(first.ended_at or time.time(), f"process 1 is killed (SIGKILL {when})"))
+    rows = ledger.run(operations.actions("default", thread_id=task["thread_id"]))
+    left = f"the action is {rows[0].state}" if rows else "the ledger has no row"
+    story.marks.append(Mark(first.ended_at or time.time(), f"process 1 is killed (SIGKILL): {left}"))
     story.marks.append(Mark(time.time(), "process 2 takes over"))
     second.tell(task)
     return Told(**second.answer(RUN_S))

@@ -31,5 +31,5 @@ def pending(url: str) -> list[str]:
 
 def without_password(url: str) -> str:
     """Return a database URL (or a libpq string) as it may be shown."""
-    hidden = re.sub(r"(://[^/@\s:]*):[^/\s]*@", r"\1:•••@", url)
+    hidden = re.sub(r"(://[^/@\s:]*):\S*@", r"\1:•••@", url)
     return re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", r"\1•••", hidden)

@@ -36,7 +36,7 @@ WHAT: Mapping[str, str] = {
     "succeed": "the service answered",
     "fail": "settled as not done",
     "refuse": "not processed; again later",
-    "lose": "no answer came back",
+    "lose": "outcome not known",
     "ask": "asked the service",
     "find": "found by asking",
     "release": "proved absent; sent again",

@@ -102,6 +102,7 @@ def perform(
     language: str = "en",
     wait_s: float = WAIT_S,
     world: World = REAL,
+    random: Callable[[], float] = random.random,
 ) -> Outcome:
     """Call a tool that was declared with @action, with at most one effect for its intent.
 
@@ -112,7 +113,7 @@ def perform(
     Bad arguments, a refusal or an unknown outcome are answers, not exceptions. Raises ContractError for a tool
     without a contract.
     """
-    options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s)
+    options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s, random=random)
     contract = contract_of(tool)
     try:
         call = prepare(contract, arguments, options, ledger)
@@ -142,11 +143,12 @@ async def aperform(
     language: str = "en",
     wait_s: float = WAIT_S,
     world: World = REAL,
+    random: Callable[[], float] = random.random,
 ) -> Outcome:
     """As `perform`, in an event loop. When it is cancelled, what is known is recorded before the cancellation goes
     on.
     """
-    options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s)
+    options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s, random=random)
     contract = contract_of(tool)
     try:
         call = prepare(contract, arguments, options, ledger)
@@ -187,7 +189,7 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         idempotency_key=canonical.idempotency_key(intent, 0),
         fingerprint=fingerprint,
         business_key=canonical.business_digest(**scope, fields=unique, annotations=hints) if unique else None,
-        decision=_decision(options, contract, fingerprint),
+        decision=_decision(options, contract, fingerprint, repeat_of),
         arguments=args.store(model, contract.secrets, store.vault),
         summary=contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS],
         requester=options.requester,
@@ -296,10 +298,12 @@ def _told(facts: Facts, language: str, templates: Mapping[str, str]) -> Outcome:
     )
 
 
-def _decision(options: Options, contract: Contract, fingerprint: str) -> bytes | None:
+def _decision(options: Options, contract: Contract, fingerprint: str, repeat_of: str | None) -> bytes | None:
     if options.decision is None:
         return None
     parts = [options.decision] if isinstance(options.decision, str) else list(options.decision)
+    if repeat_of is not None:  # the same tool call with `repeat_of` put in asks for something else
+        parts = [*parts, "repeat_of", repeat_of]
     return canonical.decision_digest(options.tenant, [options.thread_id, contract.name, *parts], fingerprint)
 
 

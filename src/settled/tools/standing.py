@@ -127,11 +127,11 @@ def _stand(call: Call, met: Met) -> First:
     action = met.action
     if met.way == "business":
         return _taken(action)
+    if call.plan.repeat_of is not None and action.repeat_of != call.plan.repeat_of:
+        return Again(action.occurrence + 1)  # before the arguments: a repeat is the way on from a conflict
     if action.fingerprint != call.plan.fingerprint:
         return _other_arguments(call, action)
     if met.way == "intent" and not action.in_window:
-        return Again(action.occurrence + 1)
-    if call.plan.repeat_of is not None and action.repeat_of != call.plan.repeat_of:
         return Again(action.occurrence + 1)
     return by_state(call, action, same_decision=met.way != "intent")
 

@@ -40,7 +40,7 @@ async def _serve(options: argparse.Namespace) -> None:
     database = store.open_database(options.database_url)
     await database.arun(store.create_tables())
     application = app.application(database, faults.switches(options.faults))
-    listener = socket.create_server(("127.0.0.1", options.port))
+    listener = _listener(options.port)
     config = uvicorn.Config(
         application, http=Connection, ws="none", lifespan="off", log_level="critical", timeout_graceful_shutdown=1
     )
@@ -51,6 +51,15 @@ async def _serve(options: argparse.Namespace) -> None:
     await server.serve(sockets=[listener])
     ending.cancel()
     await database.aclose()
+
+
+def _listener(port: int) -> socket.socket:
+    """Listen on loopback. asyncio sends small answers without delay only on a socket that names its protocol."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen()
+    return listener
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ class Service:
         async def commit() -> JSONResponse:
             dedupes = not self.switches.forget_keys
             made = await self.database.arun(store.create_ticket(key, sent, dedupes=dedupes))
-            if made is not None:
-                return JSONResponse(made, 201)
+            if (answer := await self._made(key, made)) is not None:
+                return answer
             earlier = await self.database.arun(store.open_ticket(sent["employee_id"], sent["invoice_id"]))
             said = in_the_way(earlier or sent | {"receipt": None})
             await self.database.arun(store.store_answer(key, 409, said))
@@ -96,9 +96,17 @@ class Service:
         async def commit() -> JSONResponse:
             dedupes = not self.switches.forget_keys
             made = await self.database.arun(store.create_record(kind, RECORDS[kind], key, body, dedupes=dedupes))
-            return JSONResponse(made, 201)
+            answer = await self._made(key, made)
+            return answer or problem(409, "already_there", "there is one under this key")
 
         return await self._write(request, body, commit)
+
+    async def _made(self, key: str, made: store.Json | None) -> JSONResponse | None:
+        """Return the answer for what a statement made; also when it had made it before its connection was lost."""
+        if made is not None:
+            return JSONResponse(made, 201)
+        known = await self.database.arun(store.load_key(key))
+        return None if known is None or known.status is None else JSONResponse(known.answer, known.status)
 
     async def _write(self, request: Request, body: Mapping[str, object], commit: Commit) -> Response:
         fault = self.switches.take()

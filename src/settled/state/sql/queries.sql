@@ -69,6 +69,7 @@ decided AS (
     SELECT %(tenant)s, %(decision)s, met_id FROM met LEFT JOIN settled.actions ON tenant = %(tenant)s AND id = met_id
     WHERE met_id = (SELECT id FROM moved)
        OR (intent = %(intent)s AND fingerprint = %(fingerprint)s AND state NOT IN ('failed', 'cancelled')
+           AND (%(repeat_of)s::text IS NULL OR repeat_of = %(repeat_of)s)
            AND (settled_at IS NULL OR window_until > (SELECT now FROM clock)))
     ON CONFLICT DO NOTHING
     RETURNING action_id),

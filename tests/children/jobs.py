@@ -1,0 +1,111 @@
+"""What a child process can be asked to do: calls of `remote.payment` through the library, told back as plain JSON."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from remote import payment
+from settled import Ledger, Outcome, aperform, perform
+from settled.tools.effects import Effect
+from settled.tools.runner import REAL, World
+
+Watch = Callable[[Effect, str], None]
+
+
+def told(outcome: Outcome) -> dict[str, Any]:
+    return {"code": str(outcome.code), "receipt": outcome.receipt, "action_id": outcome.action_id}
+
+
+def act(
+    *,
+    database_url: str,
+    remote_url: str,
+    thread_id: str,
+    arguments: Mapping[str, object],
+    mode: str,
+    contract: Mapping[str, Any] | None = None,
+    die_at: int | None = None,
+    stop_at: tuple[str, str] | None = None,
+) -> dict[str, Any]:
+    """Make one call. Dies by SIGKILL at instant number `die_at`, or freezes once at the first instant that is
+    `stop_at`: an effect's class name and "before" or "after". Tells the instants that it met.
+    """
+    instants: list[list[str]] = []
+
+    def watch(effect: Effect, when: str) -> None:
+        instants.append([type(effect).__name__, when])
+        if len(instants) - 1 == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if stop_at is not None and instants.count(list(stop_at)) == 1 and instants[-1] == list(stop_at):
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    outcome = _call(mode, database_url, remote_url, thread_id, arguments, contract or {}, World(watch=watch))
+    return {**told(outcome), "instants": instants}
+
+
+def _call(
+    mode: str,
+    database_url: str,
+    remote_url: str,
+    thread_id: str,
+    arguments: Mapping[str, object],
+    contract: Mapping[str, Any],
+    world: World = REAL,
+) -> Outcome:
+    tool = payment(remote_url, asynchronous=mode == "async", **contract)
+    if mode == "sync":
+        with Ledger.connect(database_url) as ledger:
+            return perform(tool, arguments, ledger=ledger, thread_id=thread_id, world=world)
+
+    async def call() -> Outcome:
+        async with Ledger.connect(database_url) as ledger:
+            return await aperform(tool, arguments, ledger=ledger, thread_id=thread_id, world=world)
+
+    return asyncio.run(call())
+
+
+def rush(
+    *,
+    database_url: str,
+    remote_url: str,
+    thread_id: str,
+    arguments: Mapping[str, object],
+    threads: int,
+    at: float,
+    contract: Mapping[str, Any],
+    wait_s: float,
+) -> list[dict[str, Any]]:
+    """Make the same call in several threads at the same instant: `at` by the wall clock."""
+    tool = payment(remote_url, **contract)
+    with Ledger.connect(database_url) as ledger:
+        return [told(outcome) for outcome in at_once(ledger, tool, thread_id, arguments, threads, at, wait_s)]
+
+
+def at_once(
+    ledger: Ledger,
+    tool: object,
+    thread_id: str,
+    arguments: Mapping[str, object],
+    threads: int,
+    at: float,
+    wait_s: float,
+) -> list[Outcome]:
+    """Make one call in several threads at one instant and return their outcomes; a thread that raised is missing."""
+    ended: list[Outcome] = []
+    start = threading.Barrier(threads)
+
+    def one() -> None:
+        start.wait(30)
+        time.sleep(max(at - time.time(), 0))
+        ended.append(perform(tool, arguments, ledger=ledger, thread_id=thread_id, wait_s=wait_s))
+
+    callers = [threading.Thread(target=one) for _ in range(threads)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    return ended

@@ -1,0 +1,156 @@
+"""A second refund of the same amount is possible, and never silent: `repeat_of` makes a new action that a person approves."""
+
+import pytest
+
+from acts import Door, Remote, action_of, both_doors, count, events_of, through_sync, triggers_of
+from settled import Code, Ledger, Outcome, State, action
+from settled.state import ledger as ledger_queries
+from settled.tools.contract import ActionTool
+
+ARGUMENTS: dict[str, object] = {"order_id": "A-1", "amount": 25}
+
+
+def refund(remote: Remote, *, unique: tuple[str, ...] = ()) -> ActionTool:
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order_id",), unique=unique)
+    def refund(order_id: str, amount: float) -> object:
+        return remote.do(order_id=order_id, amount=amount)
+
+    return refund
+
+
+def approve(ledger: Ledger, outcome: Outcome, *, valid_for_s: float | None = None) -> None:
+    action = action_of(ledger, outcome)
+    query = ledger_queries.approve(
+        "default", action.id, fingerprint=action.fingerprint, approver="sam", valid_for_s=valid_for_s
+    )
+    assert ledger.run(query) is not None
+
+
+@both_doors
+async def test_a_repeat_waits_for_a_person_and_then_runs_under_its_own_key(door: Door, ledger: Ledger) -> None:
+    """Nothing is sent before the approval; after it the repeat runs once, with another key."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await door(tool, ARGUMENTS, ledger=ledger)
+    repeat = {**ARGUMENTS, "repeat_of": first.action_id}
+
+    waiting = [await door(tool, repeat, ledger=ledger) for _ in range(2)]
+    assert [(o.code, o.state) for o in waiting] == [(Code.WAITING_FOR_APPROVAL, State.PLANNED)] * 2
+    assert waiting[0].action_id == waiting[1].action_id != first.action_id
+    assert len(remote.effects) == 1
+
+    approve(ledger, waiting[0])
+    done = await door(tool, repeat, ledger=ledger)
+    assert (done.code, done.state, done.receipt) == (Code.SUCCEEDED, State.SUCCEEDED, "RF-2")
+    assert done.action_id == waiting[0].action_id
+    assert done.idempotency_key != first.idempotency_key
+    assert remote.keys == [first.idempotency_key, done.idempotency_key]
+    assert triggers_of(ledger, done) == ["plan", "approve", "claim", "succeed"]
+    assert events_of(ledger, done)[1].actor == "sam"
+
+    again = await door(tool, repeat, ledger=ledger)
+    assert (again.code, again.receipt, len(remote.effects)) == (Code.DUPLICATE, "RF-2", 2)
+
+
+@both_doors
+async def test_one_more_with_another_amount_is_a_way_on_from_a_conflict(door: Door, ledger: Ledger) -> None:
+    """The conflict's own advice works: `repeat_of` with another amount asks a person, and never meets the conflict again."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await door(tool, ARGUMENTS, ledger=ledger)
+    other = {"order_id": "A-1", "amount": 40}
+    conflict = await door(tool, other, ledger=ledger)
+    assert conflict.code == Code.CONFLICT
+    repeat = {**other, "repeat_of": conflict.artifact["earlier_action_id"]}
+    waiting = await door(tool, repeat, ledger=ledger)
+    assert (waiting.code, waiting.state) == (Code.WAITING_FOR_APPROVAL, State.PLANNED)
+    assert waiting.action_id != first.action_id
+    approve(ledger, waiting)
+    done = await door(tool, repeat, ledger=ledger)
+    assert (done.code, done.action_id) == (Code.SUCCEEDED, waiting.action_id)
+    assert [e["amount"] for e in remote.effects] == [25, 40]
+
+
+@both_doors
+@pytest.mark.parametrize("named", ["act-0000000000000000", "nonsense", ""])
+async def test_a_repeat_of_nothing_is_invalid(door: Door, named: str, ledger: Ledger) -> None:
+    """An id that names no earlier action is refused by field and rule; nothing is planned."""
+    remote = Remote()
+    outcome = await door(refund(remote), {**ARGUMENTS, "repeat_of": named}, ledger=ledger)
+    assert (outcome.code, outcome.state, outcome.action_id) == (Code.INVALID, None, None)
+    assert "repeat_of" in outcome.message
+    assert (count(ledger.url), remote.effects) == (0, [])
+
+
+async def test_a_repeat_of_another_tenants_action_does_not_exist(ledger: Ledger) -> None:
+    """Ids of another tenant name nothing."""
+    remote = Remote()
+    tool = refund(remote)
+    theirs = await through_sync(tool, ARGUMENTS, ledger=ledger, tenant="theirs")
+    ours = await through_sync(tool, {**ARGUMENTS, "repeat_of": theirs.action_id}, ledger=ledger, tenant="ours")
+    assert ours.code == Code.INVALID
+    assert (count(ledger.url), len(remote.effects)) == (1, 1)
+
+
+@both_doors
+async def test_an_approval_that_has_ended_runs_nothing(door: Door, ledger: Ledger) -> None:
+    """The end of an approval is judged at the claim, by the database's clock."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await door(tool, ARGUMENTS, ledger=ledger)
+    repeat = {**ARGUMENTS, "repeat_of": first.action_id}
+    waiting = await door(tool, repeat, ledger=ledger)
+    approve(ledger, waiting, valid_for_s=0)
+    late = await door(tool, repeat, ledger=ledger)
+    assert late.code == Code.WAITING_FOR_APPROVAL
+    assert len(remote.effects) == 1
+
+
+async def test_an_approval_of_other_arguments_approves_nothing(ledger: Ledger) -> None:
+    """An approval names a fingerprint; for another one it moves nothing."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await through_sync(tool, ARGUMENTS, ledger=ledger)
+    waiting = await through_sync(tool, {**ARGUMENTS, "repeat_of": first.action_id}, ledger=ledger)
+    query = ledger_queries.approve(
+        "default", str(waiting.action_id), fingerprint="sha256:" + "0" * 64, approver="sam", valid_for_s=None
+    )
+    assert ledger.run(query) is None
+    assert action_of(ledger, waiting).state == State.PLANNED
+
+
+@both_doors
+async def test_a_business_key_allows_no_repeat_while_it_is_held(door: Door, ledger: Ledger) -> None:
+    """`unique` outranks `repeat_of`: the answer is the first one's state and receipt."""
+    remote = Remote()
+    tool = refund(remote, unique=("order_id",))
+    first = await door(tool, ARGUMENTS, ledger=ledger)
+    repeat = await door(tool, {**ARGUMENTS, "repeat_of": first.action_id}, ledger=ledger)
+    assert (repeat.code, repeat.receipt, repeat.action_id) == (Code.REJECTED, "RF-1", first.action_id)
+    assert (count(ledger.url), len(remote.effects)) == (1, 1)
+
+
+@both_doors
+async def test_a_repeat_with_a_decision_is_planned_and_remembered(door: Door, ledger: Ledger) -> None:
+    """In an agent each call has a decision: the repeat's own decision meets the repeat, before and after the approval."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await door(tool, ARGUMENTS, ledger=ledger, decision="click-1")
+    repeat = {**ARGUMENTS, "repeat_of": first.action_id}
+    waiting = await door(tool, repeat, ledger=ledger, decision="click-2")
+    assert (waiting.code, waiting.state) == (Code.WAITING_FOR_APPROVAL, State.PLANNED)
+    approve(ledger, waiting)
+    done = [await door(tool, repeat, ledger=ledger, decision="click-2") for _ in range(2)]
+    assert [(o.code, o.receipt, o.action_id) for o in done] == [(Code.SUCCEEDED, "RF-2", waiting.action_id)] * 2
+    assert len(remote.effects) == 2
+
+
+@both_doors
+async def test_a_decision_that_gains_a_repeat_of_is_another_decision(door: Door, ledger: Ledger) -> None:
+    """An edited fork of one decision that now says `repeat_of` asks a person."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await door(tool, ARGUMENTS, ledger=ledger, decision="click-1")
+    forked = await door(tool, {**ARGUMENTS, "repeat_of": first.action_id}, ledger=ledger, decision="click-1")
+    assert (forked.code, forked.state) == (Code.WAITING_FOR_APPROVAL, State.PLANNED)
+    assert len(remote.effects) == 1

@@ -1,0 +1,169 @@
+"""`settled demo X --json`, as a user starts it: real processes, real kills, real lost replies, and one effect."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+import servers
+from settled.demo.scenarios import SCENARIOS
+from settled.runtime.cli import app
+
+# What a user types; the tests below start it as he does.
+DEMO = [sys.executable, "-m", "settled.runtime.cli", "demo"]
+Play = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def played(server_url: str) -> Iterator[Play]:
+    """Play a scenario once for the whole module, and return its document."""
+    documents: dict[tuple[str, ...], dict[str, Any]] = {}
+    with servers.database(server_url) as url:
+
+        def play(*arguments: str) -> dict[str, Any]:
+            if arguments not in documents:
+                documents[arguments] = json.loads(demo(url, *arguments, "--json").stdout)
+            return documents[arguments]
+
+        yield play
+
+
+def demo(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "SETTLED_DATABASE_URL": url}
+    done = subprocess.run([*DEMO, *arguments], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def triggers(document: Mapping[str, Any]) -> list[str]:
+    (action,) = document["actions"]
+    return [event["trigger"] for event in action["events"]]
+
+
+def about_writes(document: Mapping[str, Any]) -> list[Any]:
+    return [told for told in document["tool_messages"] if told["name"] == "create_reimbursement_ticket"]
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_ends_with_one_effect_and_one_document(played: Play, name: str) -> None:
+    document = played(name)
+    assert list(document) == ["scenario", "effects", "expected_effects", "actions", "tool_messages", "reply"]
+    assert (document["scenario"], document["effects"], document["expected_effects"]) == (name, 1, 1)
+    (action,) = document["actions"]
+    wanted = ("action_id", "tool", "state", "idempotency_key", "fingerprint", "receipt", "attempts", "events")
+    assert tuple(action) == wanted
+    assert action["fingerprint"].startswith("sha256:")
+    for event in action["events"]:
+        assert list(event) == ["at", "from", "to", "trigger", "detail"]
+    if name != "no-query":
+        assert action["state"] == "succeeded"
+        assert action["receipt"].startswith("R-")
+        assert action["receipt"] in document["reply"]
+
+
+def test_a_lost_reply_becomes_unknown_and_is_found_by_asking(played: Play) -> None:
+    assert triggers(played("lost-reply")) == ["plan", "approve", "claim", "lose", "find"]
+    assert played("lost-reply")["actions"][0]["attempts"] == 1
+
+
+def test_a_kill_before_the_intent_leaves_nothing_and_the_next_process_plans_it(played: Play) -> None:
+    assert triggers(played("crash-before-intent")) == ["plan", "approve", "claim", "succeed"]
+
+
+def test_a_kill_after_the_effect_is_reconciled_and_not_sent_again(played: Play) -> None:
+    document = played("crash-after-effect")
+    assert triggers(document) == ["plan", "approve", "claim", "lose", "find"]
+    assert len(about_writes(document)) == 1
+
+
+def test_a_double_click_gets_the_same_receipt_twice(played: Play) -> None:
+    first, second = about_writes(played("double-click"))
+    assert (first["artifact"]["code"], second["artifact"]["code"]) == ("succeeded", "duplicate")
+    assert first["artifact"]["receipt"] == second["artifact"]["receipt"]
+    assert second["content"].startswith(first["content"])
+
+
+def test_another_amount_is_a_conflict_that_sends_nothing(played: Play) -> None:
+    document = played("same-key-other-amount")
+    _, conflict = about_writes(document)
+    assert conflict["artifact"]["code"] == "conflict"
+    assert conflict["artifact"]["differing"] == {"amount": ["118.50", "180.00"]}
+    assert document["actions"][0]["attempts"] == 1
+
+
+def test_a_busy_service_is_called_again_under_the_same_key_and_not_too_soon(played: Play) -> None:
+    document = played("retry-after")
+    assert triggers(document) == ["plan", "approve", "claim", "refuse", "refuse", "succeed"]
+    waits = [event["detail"]["delay_s"] for event in document["actions"][0]["events"] if event["trigger"] == "refuse"]
+    assert 0.25 <= waits[0] <= 0.35
+    assert waits[1] >= 2
+    assert document["actions"][0]["attempts"] == 3
+
+
+def test_a_stubborn_model_is_given_the_same_receipt_until_the_agent_answers_for_it(played: Play) -> None:
+    told = about_writes(played("stubborn-model"))
+    assert [one["artifact"]["code"] for one in told] == ["succeeded", "duplicate", "duplicate", "duplicate"]
+    assert len({one["artifact"]["receipt"] for one in told}) == 1
+
+
+def test_a_service_that_cannot_be_asked_leaves_the_decision_to_a_person(played: Play) -> None:
+    document = played("no-query")
+    assert document["actions"][0]["state"] == "unknown"
+    assert triggers(document)[-2:] == ["lose", "escalate"]
+    (told,) = about_writes(document)
+    said = {name: told["artifact"][name] for name in ("code", "receipt", "may_retry", "next")}
+    assert said == {"code": "manual_review", "receipt": None, "may_retry": False, "next": "wait"}
+    assert "not known yet" in document["reply"]
+    assert "do not submit" not in document["reply"]
+
+
+def test_the_user_is_answered_in_his_language(played: Play) -> None:
+    document = played("lost-reply", "--language", "zh")
+    assert document["effects"] == 1
+    assert document["actions"][0]["receipt"] in document["reply"]
+    assert document["reply"].startswith("请求")
+
+
+def test_the_page_shows_the_timeline_and_what_everybody_was_told(server_url: str) -> None:
+    with servers.database(server_url) as url:
+        page = demo(url, "crash-after-effect").stdout
+    for part in ("SIGKILL", "claimed, and sent", "found by asking", "model was told", "user was told", "1 ticket"):
+        assert part in page
+
+
+def test_a_wrong_count_of_effects_exits_with_1(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    two = replace(SCENARIOS["lost-reply"], expected_effects=2)
+    monkeypatch.setattr("settled.demo.scenarios.SCENARIOS", {two.name: two})
+    result = CliRunner().invoke(app, ["demo", "--json"], env={"SETTLED_DATABASE_URL": database_url})
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["effects"] == 1
+
+
+def test_a_model_that_is_not_there_is_said_in_one_line(database_url: str) -> None:
+    environment = {**os.environ, "SETTLED_DATABASE_URL": database_url}
+    command = [*DEMO, "--model", "nobody:nothing"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "--model nobody:nothing" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_no_process_is_left_when_the_demo_is_killed(database_url: str) -> None:
+    environment = {**os.environ, "SETTLED_DATABASE_URL": database_url}
+    with subprocess.Popen([*DEMO, "retry-after"], env=environment, stdout=subprocess.PIPE) as parent:
+        deadline = time.monotonic() + 30
+        while len(children := psutil.Process(parent.pid).children()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        parent.kill()
+    assert len(children) == 2
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
