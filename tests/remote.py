@@ -119,7 +119,8 @@ class Remote:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/effects"
 
     def __enter__(self) -> Self:
-        with psycopg.connect(self.database_url, autocommit=True) as connection:
+        with psycopg.connect(self.database_url) as connection:
+            connection.execute("SELECT pg_advisory_xact_lock(1)")  # two remotes may share a database
             connection.execute(_TABLE)
         self._pool.open(wait=True)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()

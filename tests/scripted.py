@@ -27,7 +27,9 @@ class ScriptedModel(BaseChatModel):
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
         return self.bind(tools=[tool.name for tool in tools])
 
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
         self._shown.append(messages)
         said = self.script(messages, bool(kwargs.get("tools")))
         return ChatResult(generations=[ChatGeneration(message=said)])

@@ -11,7 +11,16 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from scripted import Remote, Script, ScriptedModel, call, calling, once
-from settled import ContractError, Ledger, Session, action, aopen_checkpointer, build_agent, current_action, open_checkpointer
+from settled import (
+    ContractError,
+    Ledger,
+    Session,
+    action,
+    aopen_checkpointer,
+    build_agent,
+    current_action,
+    open_checkpointer,
+)
 from settled.graph.calls import tidy
 from settled.graph.channel import merge
 
@@ -43,7 +52,9 @@ def tools_of(remote: Remote) -> list[Any]:
     return [refund, look_up]
 
 
-def turn(opened: tuple[Ledger, Saver], remote: Remote, script: Script, text: str = "please", **options: Any) -> Sequence[BaseMessage]:
+def turn(
+    opened: tuple[Ledger, Saver], remote: Remote, script: Script, text: str = "please", **options: Any
+) -> Sequence[BaseMessage]:
     ledger, saver = opened
     agent = build_agent(ScriptedModel(script=script), tools_of(remote), ledger=ledger, checkpointer=saver, **options)
     return Session(agent, ledger=ledger, thread_id="t").send(text).messages
@@ -87,7 +98,11 @@ def test_two_identical_calls_in_one_message_have_one_effect(opened: tuple[Ledger
 
 
 def test_equal_and_missing_ids_are_all_answered(opened: tuple[Ledger, Saver], remote: Remote) -> None:
-    three = [call("look_up", "x", order="A1"), call("refund", "x", order="A2", amount=1), call("refund", order="A3", amount=1)]
+    three = [
+        call("look_up", "x", order="A1"),
+        call("refund", "x", order="A2", amount=1),
+        call("refund", order="A3", amount=1),
+    ]
     three[2]["id"] = None
     messages = turn(opened, remote, once(*three))
     assert codes(messages) == ["succeeded"] * 3
@@ -121,7 +136,9 @@ def test_an_unknown_tool_is_invalid_and_names_the_known_ones(opened: tuple[Ledge
     [2**70, float("nan"), "nul \x00", "half \ud800", [[[]]] * 2, "x" * 2_000_000],
     ids=["2**70", "nan", "nul", "surrogate", "type", "2 MB"],
 )
-def test_bad_arguments_are_invalid_and_nothing_is_lost(opened: tuple[Ledger, Saver], remote: Remote, bad: object) -> None:
+def test_bad_arguments_are_invalid_and_nothing_is_lost(
+    opened: tuple[Ledger, Saver], remote: Remote, bad: object
+) -> None:
     messages = turn(opened, remote, once(call("refund", order="A1", amount=bad), call("look_up", order="A1")))
     assert sorted(codes(messages)) == ["invalid", "succeeded"]
     assert_all_answered(messages)
@@ -212,7 +229,10 @@ def test_a_replay_meets_the_recorded_outcome(opened: tuple[Ledger, Saver], remot
 def test_transitions_are_streamed(opened: tuple[Ledger, Saver], remote: Remote) -> None:
     ledger, saver = opened
     agent = build_agent(
-        ScriptedModel(script=once(call("refund", order="A1", amount=25))), tools_of(remote), ledger=ledger, checkpointer=saver
+        ScriptedModel(script=once(call("refund", order="A1", amount=25))),
+        tools_of(remote),
+        ledger=ledger,
+        checkpointer=saver,
     )
     config: Any = {"configurable": {"thread_id": "t"}}
     events = list(agent.stream({"messages": [("user", "please")]}, config, stream_mode="custom", durability="sync"))
@@ -220,12 +240,16 @@ def test_transitions_are_streamed(opened: tuple[Ledger, Saver], remote: Remote) 
         ("running", None),
         ("succeeded", "succeeded"),
     ]
-    modes = {mode for mode, _ in agent.stream({"messages": "more"}, config, stream_mode=["updates", "messages", "values"])}
+    modes = {
+        mode for mode, _ in agent.stream({"messages": "more"}, config, stream_mode=["updates", "messages", "values"])
+    }
     assert modes == {"updates", "messages", "values"}
 
 
 def test_an_agent_without_a_checkpointer_works(opened: tuple[Ledger, Saver], remote: Remote) -> None:
-    agent = build_agent(ScriptedModel(script=once(call("refund", order="A1", amount=1))), tools_of(remote), ledger=opened[0])
+    agent = build_agent(
+        ScriptedModel(script=once(call("refund", order="A1", amount=1))), tools_of(remote), ledger=opened[0]
+    )
     with pytest.raises(ContractError, match="needs a thread"):
         agent.invoke({"messages": "hi"})
     messages = agent.invoke({"messages": "hi"}, {"configurable": {"thread_id": "t"}})["messages"]
@@ -242,7 +266,9 @@ async def test_async_agent_with_sync_and_async_tools(ledger: Ledger, database_ur
 
     script = once(call("refund", order="A1"), call("look_up", order="A1"))
     async with aopen_checkpointer(ledger) as saver:
-        agent = build_agent(ScriptedModel(script=script), [refund, tools_of(remote)[1]], ledger=ledger, checkpointer=saver)
+        agent = build_agent(
+            ScriptedModel(script=script), [refund, tools_of(remote)[1]], ledger=ledger, checkpointer=saver
+        )
         reply = await Session(agent, ledger=ledger, thread_id="t").asend("please")
     assert codes(reply.messages) == ["succeeded", "succeeded"]
     assert remote.count() == 1
@@ -257,7 +283,14 @@ async def test_a_sync_saver_under_ainvoke_says_what_to_open(ledger: Ledger) -> N
 
 def test_messages_merge_the_same_however_the_writes_are_cut() -> None:
     human, ai = HumanMessage("a", id="1"), AIMessage("b", id="2")
-    writes: list[Any] = [[human], ai, [RemoveMessage("1")], [HumanMessage("c", id="1")], [AIMessage("d", id="2")], [RemoveMessage("9")]]
+    writes: list[Any] = [
+        [human],
+        ai,
+        [RemoveMessage("1")],
+        [HumanMessage("c", id="1")],
+        [AIMessage("d", id="2")],
+        [RemoveMessage("9")],
+    ]
     whole = merge([], writes)
     assert [message.content for message in whole] == ["d", "c"]
     for cut in range(len(writes)):

@@ -28,7 +28,9 @@ class Setting:
     def __init__(self, ledger: Ledger, remote: Remote, world: World = REAL) -> None:
         self.lose_reply = False
 
-        @action(risk="non_idempotent_write", identity=("order",), remote="queryable", query=self.find, settle_window=10.0)
+        @action(
+            risk="non_idempotent_write", identity=("order",), remote="queryable", query=self.find, settle_window=10.0
+        )
         def refund(order: str) -> dict[str, Any]:
             """Refund an order."""
             done = remote.act(current_action().idempotency_key)

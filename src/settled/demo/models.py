@@ -18,6 +18,7 @@ from langchain_core.runnables import Runnable
 
 from settled.state.errors import ContractError
 from settled.tools.messages import language_of
+from settled.tools.outcome import one_line
 
 CREATE, READ = "create_reimbursement_ticket", "get_invoice"
 _INVOICE = re.compile(r"INV-\d+")
@@ -111,7 +112,7 @@ def load_model(name: str | None, *, stubborn: bool = False) -> BaseChatModel:
     try:
         model: BaseChatModel = init_chat_model(name)
     except (ImportError, ValueError) as error:
-        raise ContractError(f"--model {name}: {error}") from error
+        raise ContractError(f"--model {name}: {one_line(str(error), 200)}") from error
     return model
 
 

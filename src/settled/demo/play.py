@@ -42,6 +42,7 @@ class Mark:
 
     at: float
     text: str
+    detail: str = ""
 
 
 @dataclass
@@ -96,7 +97,7 @@ def _clicked(story: Story, agents: Sequence[Child], task: Mapping[str, Any]) -> 
     """Send the words to every process at once; the one with the longest thread saw it all."""
     for number, agent in enumerate(agents, 1):
         own = {"message_ids": [f"{one}-{number}" for one in task["message_ids"]]}
-        story.marks.append(Mark(time.time(), f"process {number} is sent the words"))
+        story.marks.append(Mark(time.time(), f"process {number} starts"))
         agent.tell({**task, **own})
     told = [Told(**agent.answer(RUN_S)) for agent in agents]
     return max(told, key=lambda one: len(one.tool_messages))
@@ -105,7 +106,7 @@ def _clicked(story: Story, agents: Sequence[Child], task: Mapping[str, Any]) -> 
 def _restarted(story: Story, ledger: Ledger, agents: Sequence[Child], task: Mapping[str, Any]) -> Told:
     """Let the first process die on its way, and give the same task to the second."""
     first, second = agents
-    story.marks.append(Mark(time.time(), "process 1 is sent the words"))
+    story.marks.append(Mark(time.time(), "process 1 starts"))
     first.tell({**task, "kill_at": story.scenario.kill_at})
     if first.hear(RUN_S) is not None or first.process.returncode != -signal.SIGKILL:
         raise DemoFailed(
@@ -113,7 +114,7 @@ def _restarted(story: Story, ledger: Ledger, agents: Sequence[Child], task: Mapp
         )
     rows = ledger.run(operations.actions("default", thread_id=task["thread_id"]))
     left = f"the action is {rows[0].state}" if rows else "the ledger has no row"
-    story.marks.append(Mark(first.ended_at or time.time(), f"process 1 is killed (SIGKILL): {left}"))
+    story.marks.append(Mark(first.ended_at or time.time(), "process 1 dies (SIGKILL)", left))
     story.marks.append(Mark(time.time(), "process 2 takes over"))
     second.tell(task)
     return Told(**second.answer(RUN_S))

@@ -76,8 +76,9 @@ def _timeline(story: Story) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("seconds", justify="right", style="bright_black")
     table.add_column("who", style="bright_black")
-    for column in ("event", "state", ""):
-        table.add_column(column, overflow="fold")
+    table.add_column("event", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("", overflow="fold")
     rows = sorted(_rows(story), key=lambda row: row[0])
     for at, who, *cells in rows:
         table.add_row(f"{at - rows[0][0]:.3f}", who, *cells)
@@ -88,7 +89,8 @@ def _rows(story: Story) -> Iterator[Row]:
     """Everything that happened, from the three who saw it."""
     nothing = Text()
     for mark in story.marks:
-        yield mark.at, "process", text(mark.text, "red" if "killed" in mark.text else ""), nothing, nothing
+        detail = text(mark.detail, "bright_black")
+        yield mark.at, "process", text(mark.text, "red" if "SIGKILL" in mark.text else ""), nothing, detail
     for seen in story.requests:
         happened = f"{seen['method']} {seen['path']}"
         yield seen["at"], "service", text(happened), nothing, text(seen["outcome"], "bright_black")

@@ -1,8 +1,8 @@
 """The reference agent: model → one `Send` per tool call → model.
 
-Owns the two nodes and the end of a turn. Reads and writes may stand in one message; each call is a task of its own, so that a
-crash or an approval in one never repeats another. After `repeat_limit` repeats of one thing in a turn the model gets no tools any
-more, and if it insists, the recorded facts are the answer.
+Owns the two nodes and the end of a turn. Reads and writes may stand in one message; each call is a task of its own,
+so that a crash or an approval in one never repeats another. After `repeat_limit` repeats of one thing in a turn the
+model gets no tools any more, and if it insists, the recorded facts are the answer.
 """
 
 from collections.abc import Sequence
@@ -45,9 +45,9 @@ def build_agent(
 ) -> Agent:
     """Return an agent whose tool calls are actions: at most one effect for each intent. Works with invoke and ainvoke.
 
-    Run it through a `Session`; or by yourself with a `thread_id` in the configuration, `durability="sync"`, and one run per thread
-    at a time. `language` ("en", "zh") is by default that of the user's last message. Messages are kept in a DeltaChannel, so
-    that the cost of a turn stays flat as the thread grows.
+    Run it through a `Session`; or by yourself with a `thread_id` in the configuration, `durability="sync"`, and one
+    run per thread at a time. `language` ("en", "zh") is by default that of the user's last message. Messages are kept
+    in a DeltaChannel, so that the cost of a turn stays flat as the thread grows.
 
     Raises ContractError for a tool without a contract, and for two tools of one name.
     """
@@ -76,7 +76,9 @@ def build_agent(
 class _Chat(Runnable[Conversation, Update]):
     """The node `model`."""
 
-    def __init__(self, model: BaseChatModel, tools: Sequence[Any], system_prompt: str | None, repeat_limit: int) -> None:
+    def __init__(
+        self, model: BaseChatModel, tools: Sequence[Any], system_prompt: str | None, repeat_limit: int
+    ) -> None:
         self.name = "model"
         self._bare: Runnable[Any, BaseMessage] = model
         self._bound: Runnable[Any, BaseMessage] = model.bind_tools(tools) if tools else model
@@ -90,12 +92,10 @@ class _Chat(Runnable[Conversation, Update]):
             return {"messages": [_without_calls(answer, recorded_facts(said))]}
         return {"messages": [tidy(self._bound.invoke([*self._system, *messages], config))]}
 
-    async def ainvoke(self, input: Conversation, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  # noqa: A002
-        messages = input["messages"]
-        if said := repeated(messages, self._limit):
-            answer = tidy(await self._bare.ainvoke([*self._system, *messages], config))
-            return {"messages": [_without_calls(answer, recorded_facts(said))]}
-        return {"messages": [tidy(await self._bound.ainvoke([*self._system, *messages], config))]}
+    async def ainvoke(self, input: Conversation, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  #
+    noqa: A002 messages = input["messages"] if said := repeated(messages, self._limit): answer = tidy(await
+    self._bare.ainvoke([*self._system, *messages], config)) return {"messages": [_without_calls(answer,
+    recorded_facts(said))]} return {"messages": [tidy(await self._bound.ainvoke([*self._system, *messages], config))]}
 
 
 class _Action(Runnable[Request, Update]):
@@ -112,10 +112,9 @@ class _Action(Runnable[Request, Update]):
         handle = handle_of(config, tenant=self._tenant, language=self._language)
         return {"messages": [tool_message(input, self._engine.call(input, handle, config))]}
 
-    async def ainvoke(self, input: Request, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  # noqa: A002
-        config = config or {}
-        handle = handle_of(config, tenant=self._tenant, language=self._language)
-        return {"messages": [tool_message(input, await self._engine.acall(input, handle, config))]}
+    async def ainvoke(self, input: Request, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  # noqa:
+    A002 config = config or {} handle = handle_of(config, tenant=self._tenant, language=self._language) return
+    {"messages": [tool_message(input, await self._engine.acall(input, handle, config))]}
 
 
 def _by_name(contracts: Sequence[Contract]) -> dict[str, Contract]:

@@ -1,7 +1,8 @@
 """What a model asked for, made fit to be stored and answered: every call gets an id of its own, and so an answer.
 
-Owns the tidying of an AI message and the reading of its calls. A call whose arguments break the limits of input becomes one of
-LangChain's `invalid_tool_calls`, with field and rule as its error: a checkpoint could not even store some of them.
+Owns the tidying of an AI message and the reading of its calls. A call whose arguments break the limits of input
+becomes one of LangChain's `invalid_tool_calls`, with field and rule as its error: a checkpoint could not even store
+some of them.
 """
 
 import json

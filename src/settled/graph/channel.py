@@ -1,7 +1,8 @@
 """The channel of messages: a checkpoint holds what a step added, not the whole conversation again.
 
-Owns the reducer. LangGraph reads a thread by replaying the writes since the last snapshot through it, in batches of any size, so
-it must give the same list however the writes are cut: ids are never made here, and removing an unknown id is nothing.
+Owns the reducer. LangGraph reads a thread by replaying the writes since the last snapshot through it, in batches of
+any size, so it must give the same list however the writes are cut: ids are never made here, and removing an unknown
+id is nothing.
 """
 
 from collections.abc import Sequence

@@ -2,14 +2,16 @@
 
 Four things differ from a saver as it comes:
 
-- No lock shared by all threads. The saver's one lock guards a single shared connection; ours takes one of its own from a pool for
-  each call, so the lock only forbids what is safe. (LangGraph itself keeps the checkpoints of one thread in order.)
-- Commits that do not wait for the disk (`synchronous_commit=off`). The log of one server is one sequence: a commit of the ledger,
-  which does wait, carries every earlier checkpoint with it. So before any effect, plan's commit has made all that led to it
-  durable. The death of a process loses nothing that reached the server; the death of the *server* may lose the last half second
-  of conversation, and then the thread continues one step earlier and finds its actions in the ledger.
-- A connection is asked whether it lives only when its socket has something to say: a server that ends one says so, and a question
-  before each use would be a round trip more for every step.
+- No lock shared by all threads. The saver's one lock guards a single shared connection; ours takes one of its own
+  from a pool for each call, so the lock only forbids what is safe. (LangGraph itself keeps the checkpoints of one
+  thread in order.)
+- Commits that do not wait for the disk (`synchronous_commit=off`). The log of one server is one sequence: a commit of
+  the ledger, which does wait, carries every earlier checkpoint with it. So before any effect, plan's commit has made
+  all that led to it durable. The death of a process loses nothing that reached the server; the death of the *server*
+  may lose the last half second of conversation, and then the thread continues one step earlier and finds its actions
+  in the ledger.
+- A connection is asked whether it lives only when its socket has something to say: a server that ends one says so,
+  and a question before each use would be a round trip more for every step.
 - Set-up under a lock: of eight plain ones at the same instant, seven fail.
 """
 

@@ -4,15 +4,16 @@
           │        └─▶ reconcile ─▶ settle ─▶ run or (answered)
           └─▶ approve ─▶ run or (answered)
 
-Each node runs the protocol's function of the same name. The state is plain JSON; the right to write (a claim) stays in the
-`Flight` of this visit and is taken out when it is used. A node that does not find it there goes back to `plan`, which
-asks the ledger where the action stands: a running action of a dead owner becomes unknown there and is reconciled, and
-never reaches the body again. So every node may be run again.
+Each node runs the protocol's function of the same name. The state is plain JSON; the right to write (a claim) stays
+in the `Flight` of this visit and is taken out when it is used. A node that does not find it there goes back to
+`plan`, which asks the ledger where the action stands: a running action of a dead owner becomes unknown there and is
+reconciled, and never reaches the body again. So every node may be run again.
 
-The graph keeps no checkpoints of its own (`checkpointer=False`): what it would need after a crash is in the ledger, which
-is asked first anyway, and the host's graph keeps the place of the call in the conversation. The happy path needs neither
-waiting nor branching, so `Engine.call` takes its two nodes, plan and run, straight, and enters the graph where there is
-something to wait for; a nested run of two supersteps costs some 2.5 ms, a third of a turn of a plain agent.
+The graph keeps no checkpoints of its own (`checkpointer=False`): what it would need after a crash is in the ledger,
+which is asked first anyway, and the host's graph keeps the place of the call in the conversation. The happy path
+needs neither waiting nor branching, so `Engine.call` takes its two nodes, plan and run, straight, and enters the
+graph where there is something to wait for; a nested run of two supersteps costs some 2.5 ms, a third of a turn of a
+plain agent.
 """
 
 from collections.abc import Mapping
@@ -165,7 +166,9 @@ class Engine:
         """Return a new visit, or the answer to a request that names no tool or is malformed."""
         contract = self._contracts.get(request["name"])
         if contract is None:
-            return refusal(request, "name", f"there is no tool of this name; the tools are: {', '.join(self._contracts)}")
+            return refusal(
+                request, "name", f"there is no tool of this name; the tools are: {', '.join(self._contracts)}"
+            )
         if request["error"] is not None:
             return refusal(request, *request["error"])
         return Flight(contract, handle, request, Runner(contract, self._store, self._world))
@@ -247,7 +250,12 @@ def _place(flight: Flight, standing: Standing) -> Where:
 def _tell(standing: Standing) -> None:
     """Stream where the action stands now, to whoever listens to `custom` events."""
     action = standing.action
-    event: dict[str, Any] = {"action_id": action.id, "tool": action.tool, "state": str(action.state), "attempt": action.attempt}
+    event: dict[str, Any] = {
+        "action_id": action.id,
+        "tool": action.tool,
+        "state": str(action.state),
+        "attempt": action.attempt,
+    }
     if isinstance(standing, Answered):
         event["code"] = str(standing.code)
     try:
@@ -276,7 +284,9 @@ def _with_flight(steps: Any) -> Any:
     def begin(where: Where, config: RunnableConfig) -> tuple[Runner, Steps[Any]]:
         flight = config.get("configurable", {}).get(FLIGHT_KEY)
         if not isinstance(flight, Flight):
-            raise ContractError("the engine's graph is entered through Engine.call, which knows the tools and the ledger")
+            raise ContractError(
+                "the engine's graph is entered through Engine.call, which knows the tools and the ledger"
+            )
         return flight.runner, _or_unrecorded(flight, steps(flight, where))
 
     return begin

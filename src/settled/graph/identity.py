@@ -1,7 +1,8 @@
-"""Whose call it is, and which: the configuration of a run and the place in the conversation become the names of the ledger.
+"""Whose call it is, and which: the configuration of a run and the place in the conversation become the names of the
+ledger.
 
-Owns the private configuration key under which a `Session` travels with a run, and the decision of a call. The model has no say
-in any of it: tenant, thread and requester come from the configuration, never from a message.
+Owns the private configuration key under which a `Session` travels with a run, and the decision of a call. The model
+has no say in any of it: tenant, thread and requester come from the configuration, never from a message.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,9 +1,9 @@
 """A session: the way to run a thread.
 
-Owns the order of things: take the thread's lock, continue unfinished work, accept the user's message if it is new, run until
-nothing is left. Because unfinished work goes first, a new message never finds a tool call without an answer. The lock lives on
-a connection of its own and dies with its process, so whoever holds it knows that a running action of another owner is
-orphaned, and may reconcile it at once instead of waiting for its lease.
+Owns the order of things: take the thread's lock, continue unfinished work, accept the user's message if it is new,
+run until nothing is left. Because unfinished work goes first, a new message never finds a tool call without an
+answer. The lock lives on a connection of its own and dies with its process, so whoever holds it knows that a running
+action of another owner is orphaned, and may reconcile it at once instead of waiting for its lease.
 
 The order is written once, in `_turn`, as a generator over two effects; a sync and an async driver carry it out.
 """

@@ -1,7 +1,7 @@
 """A node's logic, written once as protocol steps, for sync and async graphs.
 
-Owns the one bridge between LangGraph's two ways of calling a node and the two drivers. A `Runnable` of our own rather than two
-functions: LangGraph picks `invoke` or `ainvoke` by itself.
+Owns the one bridge between LangGraph's two ways of calling a node and the two drivers. A `Runnable` of our own rather
+than two functions: LangGraph picks `invoke` or `ainvoke` by itself.
 """
 
 from collections.abc import Callable

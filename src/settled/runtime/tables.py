@@ -68,12 +68,12 @@ def actions_table(actions: Iterable[Action]) -> Table:
     """Return actions as a table, one a line."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("action", "planned", "state", "summary", "receipt", "tries"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column != "summary")
     for action in actions:
         state = state_text(action.state)
         if in_manual_queue(action):
             state.append(" (a person's)", "bold yellow")
-        planned = text(action.planned_at.strftime("%Y-%m-%d %H:%M:%S"), "bright_black")
+        planned = text(action.planned_at.strftime("%m-%d %H:%M"), "bright_black")
         table.add_row(
             text(action.id), planned, state, text(action.summary), text(action.receipt or ""), text(action.attempt)
         )
@@ -84,8 +84,9 @@ def timeline_table(events: Sequence[Event]) -> Table:
     """Return a timeline as a table: seconds since the first event, the event, the state it led to."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("seconds", justify="right")
-    for column in ("event", "state", ""):
-        table.add_column(column, overflow="fold")
+    table.add_column("event", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    table.add_column("", overflow="fold")
     for event in events:
         table.add_row(*event_row(event, (event.at - events[0].at).total_seconds()))
     return table

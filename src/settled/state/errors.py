@@ -8,6 +8,7 @@
     ├── NotFound                   no such action for this tenant
     ├── LedgerUnavailable          wait: Postgres cannot be reached
     ├── ThreadBusy                 wait: another session runs this thread
+    ├── LedgerFault                page someone: Postgres refused a statement, and would again
     └── IllegalTransition          page someone: the machine forbids this step
 
 Outcomes of an attempt (refused, unknown …) are values, not errors: see `settled.tools.outcome`.
@@ -50,9 +51,17 @@ class LedgerUnavailable(SettledError):
     """Postgres did not answer in time. Before the call: not started. After it: the outcome is unknown."""
 
 
+class LedgerFault(SettledError):
+    """Postgres refused a statement for a reason that sending it again cannot cure (a full disk is not one: that waits)."""
+
+
 class ThreadBusy(SettledError):
     """Another session holds this thread's lock."""
 
 
 class IllegalTransition(SettledError):
     """The state machine forbids this step: a fault in the code or in somebody's SQL."""
+
+
+LEDGER_IS_GONE = (LedgerUnavailable, LedgerFault)
+"""Whatever the cause: before the call nothing has begun, and after it nobody knows."""

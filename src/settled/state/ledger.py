@@ -66,7 +66,8 @@ def _nothing(_: Rows) -> None:
 
 
 def _json(value: object) -> str | None:
-    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Return JSON in ASCII: whatever text is in it, Postgres can hold it."""
+    return None if value is None else json.dumps(value, separators=(",", ":"), default=str)
 
 
 def _span(seconds: float) -> timedelta:
@@ -188,9 +189,21 @@ def renew(claims: Sequence[tuple[Claim, float]]) -> Query[set[tuple[str, str]]]:
     return Query("renew", params, lambda rows: {(row[0], row[1]) for row in rows})
 
 
+def clean(text: object) -> str | None:
+    """Return what somebody else made (a receipt, a reason) as text that Postgres can hold, cut to `MAX_TEXT_CHARS`."""
+    if text is None:
+        return None
+    return str(text)[:MAX_TEXT_CHARS].replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+MAX_TEXT_CHARS = 2000
+"""A reason is read in a table; the transition that it explains must never fail because of it."""
+
+
 def _of(held: Claim, detail: Mapping[str, object] | None, **params: object) -> dict[str, object]:
     guard = {"tenant": held.tenant, "id": held.action_id, "token": held.token}
-    return guard | params | {"actor": ACTOR, "detail": _json(detail)}
+    texts = {name: clean(params[name]) for name in ("reason", "receipt") if name in params}
+    return guard | params | texts | {"actor": ACTOR, "detail": _json(detail)}
 
 
 def succeed(held: Claim, *, receipt: str | None, result: str) -> Query[Action | None]:

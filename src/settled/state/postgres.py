@@ -22,7 +22,7 @@ from psycopg.rows import DictRow, TupleRow, dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from settled.state import statements
-from settled.state.errors import ContractError, IllegalTransition, LedgerUnavailable
+from settled.state.errors import ContractError, IllegalTransition, LedgerFault, LedgerUnavailable
 from settled.state.ledger import Query
 from settled.state.statements import Statement
 
@@ -117,14 +117,14 @@ class Database:
         if self._clock is not None:
             connection.execute(_SET_CLOCK, [self._clock().isoformat()])
         statement = self._statements[query.name]
-        cursor = connection.execute(statement.sql, statement.values(query.params), prepare=self._prepare or None)
+        cursor = connection.execute(statement.sql, statement.values(query.params), prepare=self._prepare)
         return cursor.fetchall() if statement.answers else []
 
     async def _aexecute(self, connection: psycopg.AsyncConnection[TupleRow], query: Query[Any]) -> list[TupleRow]:
         if self._clock is not None:
             await connection.execute(_SET_CLOCK, [self._clock().isoformat()])
         statement = self._statements[query.name]
-        cursor = await connection.execute(statement.sql, statement.values(query.params), prepare=self._prepare or None)
+        cursor = await connection.execute(statement.sql, statement.values(query.params), prepare=self._prepare)
         return await cursor.fetchall() if statement.answers else []
 
     def _tries(self) -> "Tries":
@@ -264,7 +264,7 @@ def translated(error: psycopg.Error) -> Exception:
         return ContractError(
             "the ledger's tables are not there: open it with Ledger.connect, or run `settled db migrate`"
         )
-    return error
+    return LedgerFault(f"Postgres refused a statement: {error.diag.message_primary or type(error).__name__}")
 
 
 def refuse_proactor_loop(loop: asyncio.AbstractEventLoop) -> None:

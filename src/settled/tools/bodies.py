@@ -57,6 +57,8 @@ class _Worker(threading.Thread):
 
     @staticmethod
     def _carry_out(future: "Future[Any]", call: Callable[[], Any]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return  # let go before it began; from here on a caller who lets go cannot mark it as cancelled
         try:
             result = call()
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, who classifies it

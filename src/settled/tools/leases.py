@@ -1,8 +1,8 @@
 """Renews the leases of the actions that this process runs.
 
-One thread for each opened ledger, started by the first action that outlives a third of its lease; short actions never
-touch it. When an action turns out to be somebody else's, its context's lease ends at once, so that the HTTP helper
-sends nothing more.
+One thread for each opened ledger, while there is something to hold; an action that is over before a third of its
+lease never wakes it. When an action turns out to be somebody else's, its context's lease ends at once, so that the
+HTTP helper sends nothing more.
 """
 
 import threading
@@ -20,6 +20,9 @@ from settled.tools.context import ActionContext
 
 RENEWALS_PER_LEASE = 3
 """Two renewals may be lost before the lease is."""
+
+TICK_S, IDLE_S = 1.0, 10.0
+"""With nothing to hold the thread looks up each second (so that a short action need not wake it), and ends after ten."""
 
 
 @dataclass(slots=True)
@@ -61,12 +64,18 @@ class LeaseKeeper:
             self._changed.notify()
 
     def _run(self) -> None:
+        busy_at = time.monotonic()
         while True:
             with self._changed:
-                self._next_wake = min((h.due for h in self._held.values()), default=float("inf"))
-                wait_s = self._next_wake - time.monotonic()
-                if wait_s > 0:
-                    self._changed.wait(min(wait_s, threading.TIMEOUT_MAX))
+                now = time.monotonic()
+                if self._held:
+                    busy_at = now
+                elif now - busy_at > IDLE_S:
+                    self._thread = None
+                    return
+                self._next_wake = min((h.due for h in self._held.values()), default=now + TICK_S)
+                if self._next_wake > now:
+                    self._changed.wait(self._next_wake - now)
                 due = [h for h in self._held.values() if h.due <= time.monotonic()]
             if due:
                 self._renew(due)

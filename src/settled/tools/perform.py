@@ -4,6 +4,7 @@ Owns the making of a `Call` (validation, identity, keys) and of the `Outcome` (w
 told). What happens between them is `settled.tools.protocol`.
 """
 
+import logging
 import os
 import random
 import secrets
@@ -14,7 +15,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from settled.state import canonical
-from settled.state.errors import InvalidArguments, LedgerUnavailable
+from settled.state.errors import LEDGER_IS_GONE, InvalidArguments
 from settled.state.machine import State
 from settled.state.model import Action, Plan
 from settled.state.store import Ledger
@@ -126,7 +127,7 @@ def perform(
         return outcome(call, runner.drive(protocol(call)))
     except InvalidArguments as error:
         return invalid(contract, error, language)
-    except LedgerUnavailable:
+    except LEDGER_IS_GONE:
         return unrecorded(call, invoked=runner.invoked)
 
 
@@ -161,7 +162,7 @@ async def aperform(
         return outcome(call, await runner.adrive(protocol(call)))
     except InvalidArguments as error:
         return invalid(contract, error, language)
-    except LedgerUnavailable:
+    except LEDGER_IS_GONE:
         return unrecorded(call, invoked=runner.invoked)
 
 
@@ -217,6 +218,7 @@ def new_id() -> str:
     return "act-" + "".join(_CROCKFORD[value >> shift & 31] for shift in range(75, -1, -5))
 
 
+_log = logging.getLogger("settled")
 _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
@@ -257,8 +259,9 @@ def invalid(contract: Contract, error: InvalidArguments, language: str) -> Outco
 
 def unrecorded(call: Call, *, invoked: bool) -> Outcome:
     """Return the answer for a ledger that went away: before the body was called nothing happened; after it nobody
-    knows.
+    knows. (The traceback goes to the log: a model cannot cure it.)
     """
+    _log.error("the ledger did not answer for %s", call.plan.id, exc_info=True)
     code = Code.UNKNOWN if invoked else Code.UNAVAILABLE
     plan = call.plan
     facts = Facts(

@@ -92,6 +92,8 @@ class Runner:
                 answer = Stopped(False) if stop and not isinstance(effect, Ask) else self._perform(effect)
             except BaseException as signal:
                 if not is_control_flow(signal):
+                    if stop is not None:
+                        raise stop from signal
                     raise
                 stop = signal
                 answer = (
@@ -117,12 +119,15 @@ class Runner:
                 watch(effect, "before")
             try:
                 if isinstance(effect, Ask):
-                    answer, cancelled = await self._ask_to_the_end(effect)
+                    asking, cancelled = await self._ask_to_the_end(effect)
                     stop = stop or cancelled
+                    answer = asking.result()
                 else:
                     answer = Stopped(False) if stop else await self._aperform(effect)
             except BaseException as signal:
                 if not is_control_flow(signal):
+                    if stop is not None:
+                        raise stop from signal
                     raise
                 stop, answer = signal, Stopped(isinstance(effect, Invoke | Read))
             if watch is not None:
@@ -157,8 +162,8 @@ class Runner:
             case _:
                 assert_never(effect)
 
-    async def _ask_to_the_end(self, effect: Ask[Any]) -> tuple[Any, BaseException | None]:
-        """Carry out a query although the caller is cancelled meanwhile; answer the cancellation beside the result."""
+    async def _ask_to_the_end(self, effect: Ask[Any]) -> "tuple[asyncio.Future[Any], BaseException | None]":
+        """Carry out a query although the caller is cancelled meanwhile; answer it, ended, and the cancellation."""
         self._asked_at = self.world.monotonic()
         asking = asyncio.ensure_future(self.store.arun(effect.query))
         cancelled: BaseException | None = None
@@ -169,7 +174,7 @@ class Runner:
                 cancelled = error
             except SettledError:
                 break
-        return asking.result(), cancelled
+        return asking, cancelled
 
     def _invoke(self, action: Action, claim: Claim) -> AttemptOutcome:
         try:

@@ -1,0 +1,144 @@
+"""An agent's process is killed at every effect of the protocol, under each of LangGraph's durability modes: one effect, and a
+complete history after the client has sent its message again."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+
+from scripted import Remote, ScriptedModel, call, once
+from settled import (
+    Absent,
+    Found,
+    Ledger,
+    Session,
+    action,
+    aopen_checkpointer,
+    build_agent,
+    current_action,
+    open_checkpointer,
+)
+from settled.tools.effects import Effect
+from settled.tools.runner import REAL, World
+
+EFFECTS = 3
+"""Of a happy path: plan, the body, settle."""
+
+POINTS = [*range(2 * EFFECTS), "second model call"]
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tool_of(remote: Remote) -> Any:
+    def find(inquiry: Any) -> Any:
+        receipt = remote.find(inquiry.idempotency_key)
+        return Found(receipt) if receipt else Absent()
+
+    @action(
+        risk="non_idempotent_write",
+        identity=("order",),
+        remote="dedupes",
+        query=find,
+        timeout=0.4,
+        settle_window=0.5,
+        lease=60,
+    )
+    def refund(order: str) -> dict[str, Any]:
+        """Refund an order."""
+        return remote.act(current_action().idempotency_key)
+
+    return refund
+
+
+def dying_world(point: object) -> World:
+    seen = iter(range(2 * EFFECTS))
+
+    def watch(effect: Effect, when: str) -> None:
+        if next(seen, None) == point:
+            die()
+
+    return World(watch=watch)
+
+
+def dying_script(messages: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
+    if isinstance(messages[-1], ToolMessage):
+        die()
+    return SCRIPT(messages, has_tools)
+
+
+SCRIPT = once(call("refund", order="A1"))
+
+
+def agent_of(ledger: Ledger, saver: Any, remote: Remote, point: object = None) -> Any:
+    script = dying_script if point == POINTS[-1] else SCRIPT
+    world = REAL if point is None else dying_world(point)
+    return build_agent(ScriptedModel(script=script), [tool_of(remote)], ledger=ledger, checkpointer=saver, world=world)
+
+
+def session_of(agent: Any, ledger: Ledger, durability: Any, point: object) -> Session:
+    return Session(agent, ledger=ledger, thread_id=f"{point}", durability=durability)
+
+
+def run_and_die(url: str, durability: str, point: object) -> None:
+    with Ledger.connect(url) as ledger, open_checkpointer(ledger) as saver:
+        session_of(agent_of(ledger, saver, Remote(url), point), ledger, durability, point).send(
+            "please", message_id="m"
+        )
+
+
+async def arun_and_die(url: str, durability: str, point: object) -> None:
+    async with Ledger.connect(url) as ledger, aopen_checkpointer(ledger) as saver:
+        session = session_of(agent_of(ledger, saver, Remote(url), point), ledger, durability, point)
+        await session.asend("please", message_id="m")
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_kill_at_any_effect_leaves_one_effect_and_a_complete_history(
+    database_url: str, durability: str, colour: str
+) -> None:
+    killed = subprocess.run([sys.executable, __file__, database_url, durability, colour], check=True, timeout=120)
+    assert killed.returncode == 0
+    remote = Remote(database_url)
+    assert remote.count() == sum(point not in (0, 1, 2) for point in POINTS), "killed before the body: no effect yet"
+    with Ledger.connect(database_url) as ledger, open_checkpointer(ledger) as saver:
+        for number, point in enumerate(POINTS, start=1):
+            agent = agent_of(ledger, saver, remote)
+            session = session_of(agent, ledger, durability, point)
+            reply = session.send("please", message_id="m")
+            messages = agent.get_state(session.config).values["messages"]
+            kinds = [type(message) for message in messages]
+            assert kinds == [HumanMessage, AIMessage, ToolMessage, AIMessage], point
+            assert messages[2].tool_call_id == messages[1].tool_calls[0]["id"]
+            assert messages[2].artifact["code"] in ("succeeded", "duplicate"), point
+            assert "R-" in reply.text, point
+    assert remote.count() == len(POINTS)
+
+
+def main(url: str, durability: str, colour: str) -> None:
+    """Fork a child for each point, after the imports; each has to die by SIGKILL."""
+    for point in POINTS:
+        child = os.fork()
+        if not child:
+            if colour == "sync":
+                run_and_die(url, durability, point)
+            else:
+                asyncio.run(arun_and_die(url, durability, point))
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), f"{point}: the child lived on"
+        assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    main(*sys.argv[1:])
