@@ -1,11 +1,10 @@
-"""What the tests of single faults share: both doors, a far side in this process that counts, rows read behind the ledger.
+"""What the tests of single faults share: both doors, a far side that counts, rows read behind the ledger's back.
 
 The far side here is for what the *ledger* decides (which call is which). What is lost on a socket is tests/remote.py.
 """
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +44,7 @@ class Remote:
 
     effects: list[dict[str, object]] = field(default_factory=list)
     asked: int = 0
+    begun: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def do(self, **what: object) -> Succeeded:
@@ -53,6 +53,7 @@ class Remote:
         with self._lock:
             self.effects.append({"key": key, **what})
             receipt = f"RF-{len(self.effects)}"
+        self.begun.set()
         return Succeeded({"receipt": receipt}, receipt)
 
     def find(self, inquiry: Inquiry) -> Found | Absent:
@@ -83,9 +84,6 @@ class Clock:
 
     async def asleep(self, seconds: float) -> None:
         self.sleep(seconds)
-
-    def monotonic(self) -> float:
-        return time.monotonic()
 
 
 def rows(url: str, statement: str, *params: object) -> list[dict[str, Any]]:

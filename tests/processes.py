@@ -9,9 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from settled import Ledger, Outcome, perform
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src"
@@ -112,6 +115,32 @@ def _forker() -> Forker:
     opened = Forker()
     atexit.register(opened.close)
     return opened
+
+
+def at_once(
+    ledger: Ledger,
+    tool: object,
+    thread_id: str,
+    arguments: Mapping[str, object],
+    threads: int,
+    at: float,
+    wait_s: float,
+) -> list[Outcome]:
+    """Make one call in several threads at one instant and return their outcomes; a thread that raised is missing."""
+    ended: list[Outcome] = []
+    start = threading.Barrier(threads)
+
+    def one() -> None:
+        start.wait(30)
+        time.sleep(max(at - time.time(), 0))
+        ended.append(perform(tool, arguments, ledger=ledger, thread_id=thread_id, wait_s=wait_s))
+
+    callers = [threading.Thread(target=one) for _ in range(threads)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    return ended
 
 
 def _state(pid: int) -> str:

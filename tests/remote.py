@@ -15,7 +15,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -283,10 +283,13 @@ SHORT: Mapping[str, Any] = {
 """A contract whose every wait is short."""
 
 
-def payment(url: str, *, asynchronous: bool = False, **contract: Any) -> ActionTool:
+def payment(
+    url: str, *, asynchronous: bool = False, before: Callable[[], object] | None = None, **contract: Any
+) -> ActionTool:
     """A tool that pays an order at the remote side at `url`, through the guarded HTTP client, and can ask for it.
 
     `contract` goes to @action: by default a non-idempotent write on a remote side that dedupes, with short waits.
+    `before` is called in the body, before it sends anything.
     """
     declared = {"risk": "non_idempotent_write", "remote": "dedupes", "identity": ("order_id",), **SHORT}
     declare = action(**{**declared, "query": asking(url), "name": "payment", **contract})
@@ -294,6 +297,8 @@ def payment(url: str, *, asynchronous: bool = False, **contract: Any) -> ActionT
 
         async def apay(order_id: str, amount: int) -> dict[str, Any]:
             """Pay an order."""
+            if before is not None:
+                before()
             async with http.async_client(verify=_context(), timeout=30) as client:
                 reply = await client.post(url, json={"order_id": order_id, "amount": amount})
             answer: dict[str, Any] = reply.json()
@@ -303,6 +308,8 @@ def payment(url: str, *, asynchronous: bool = False, **contract: Any) -> ActionT
 
     def pay(order_id: str, amount: int) -> dict[str, Any]:
         """Pay an order."""
+        if before is not None:
+            before()
         with http.client(verify=_context(), timeout=30) as client:
             answer: dict[str, Any] = client.post(url, json={"order_id": order_id, "amount": amount}).json()
         return answer

@@ -1,12 +1,16 @@
-"""The same key with another amount is a conflict on every path: nothing is sent, and the answer names the earlier one."""
+"""The same key with another amount is a conflict on every path: nothing is sent, the answer names the earlier one."""
 
 import asyncio
+import json
 import threading
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated
 
 import pytest
 
 from acts import Door, Remote, action_of, both_doors, count, opened, rows, through_sync
-from settled import Code, Ledger, Outcome, State, action, perform
+from settled import Code, Incidental, Ledger, Ordered, Outcome, State, action, perform
 from settled.tools.contract import ActionTool
 from settled.tools.effects import Effect, Invoke
 from settled.tools.outcome import Forbidden, Invalid, Rejected, Unknown
@@ -49,8 +53,7 @@ async def test_conflict_while_in_flight(door: Door, ledger: Ledger) -> None:
     remote, until = Remote(), threading.Event()
     tool = pay(remote, until=until)
     first = asyncio.create_task(through_sync(tool, FIRST, ledger=ledger))
-    while not remote.effects:
-        await asyncio.sleep(0.01)
+    await asyncio.to_thread(remote.begun.wait, 5)
     other = await door(tool, OTHER, ledger=ledger)
     until.set()
     done = await first
@@ -159,4 +162,31 @@ async def test_a_repeat_of_a_rejection_is_the_same_rejection(door: Door, ledger:
         assert "already reimbursed" in outcome.message
     assert (first.replayed, again.replayed) == (False, True)
     assert first.action_id == again.action_id
+    assert len(remote.effects) == 1
+
+
+@both_doors
+async def test_a_conflict_names_what_differs_and_nothing_else(door: Door, ledger: Ledger) -> None:
+    """A memo that takes no part, a list in another order and 5.0 for 5 are not named; a swapped ordered list is."""
+    remote = Remote()
+
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order",))
+    def ship(
+        order: str,
+        amount: Decimal,
+        tags: list[str],
+        stops: Annotated[list[str], Ordered()],
+        on: datetime,
+        memo: Annotated[str, Incidental()] = "",
+    ) -> object:
+        return remote.do(amount=amount)
+
+    first = ["A-1", "5", ["x", "y"], ["a", "b"], "2026-01-05T12:00:00Z", "as asked"]
+    other = ["A-1", 5.0, ["y", "x"], ["b", "a"], "2026-01-05T13:00:00+01:00", "worded anew"]
+    await door(ship, first, ledger=ledger)
+    conflict = await door(ship, other, ledger=ledger)
+    assert conflict.code == Code.CONFLICT
+    assert conflict.artifact["differing"] == {"stops": [["a", "b"], ["b", "a"]]}
+    json.dumps(conflict.artifact)
+    assert "worded anew" not in conflict.message
     assert len(remote.effects) == 1

@@ -5,13 +5,13 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import psycopg
 import pytest
 
 from acts import Door, Remote, both_doors, opened, rows, through_sync
-from settled import Ended, Inquiry, Ledger, action
+from settled import Ended, Incidental, Inquiry, Ledger, action
 from settled.tools.contract import ActionTool
 from settled.tools.effects import Absent, Found
 from settled.tools.outcome import Refused, Unknown
@@ -119,7 +119,7 @@ def test_round_trips_on_the_wire(narrow: Ledger) -> None:
     for n in range(WARM_UP):
         perform(tool, [n], ledger=narrow, thread_id="t")
         perform(tool, [n], ledger=narrow, thread_id="t")
-    with narrow._sync_pool().connection() as connection, tempfile.NamedTemporaryFile("w+b") as trace:
+    with narrow._sync_pool().connection() as connection:
         pgconn = connection.pgconn
     with tempfile.NamedTemporaryFile("w+b") as trace:
         pgconn.trace(trace.fileno())
@@ -149,8 +149,8 @@ def test_at_most_two_kilobytes_of_log_beyond_the_payload(narrow: Ledger) -> None
 
     remote = Remote()
 
-    @action(risk="non_idempotent_write", remote="dedupes", identity=("order",), unique=("order",))
-    def pay(order: str, note: str = "x" * 200) -> object:
+    @action(risk="non_idempotent_write", remote="dedupes", identity=("order",))
+    def pay(order: str, note: Annotated[str, Incidental()] = "x" * 200) -> object:
         return {**dict.fromkeys(["a", "b"], "y" * 100), "receipt": remote.do(order=order).receipt}
 
     with psycopg.connect(narrow.url, autocommit=True) as connection:
@@ -162,9 +162,9 @@ def test_at_most_two_kilobytes_of_log_beyond_the_payload(narrow: Ledger) -> None
 
         connection.execute("CHECKPOINT")
         for n in range(ACTIONS):
-            perform(pay, [f"warm-{n}"], ledger=narrow, thread_id="t", decision=f"warm-{n}")
+            perform(pay, [f"warm-{n}"], ledger=narrow, thread_id="t")
         before = position()
-        outcomes = [perform(pay, [f"o-{n}"], ledger=narrow, thread_id="t", decision=f"d-{n}") for n in range(ACTIONS)]
+        outcomes = [perform(pay, [f"o-{n}"], ledger=narrow, thread_id="t") for n in range(ACTIONS)]
         each = (position() - before) / ACTIONS
     payload = len(json.dumps({"order": "o-10", "note": "x" * 200})) + len(json.dumps(outcomes[0].result))
     assert len(remote.effects) == 2 * ACTIONS

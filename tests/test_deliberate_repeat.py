@@ -1,4 +1,4 @@
-"""A second refund of the same amount is possible, and never silent: `repeat_of` makes a new action that a person approves."""
+"""A second refund of the same amount is possible, and never silent: `repeat_of` asks a person about a new action."""
 
 import pytest
 
@@ -54,7 +54,7 @@ async def test_a_repeat_waits_for_a_person_and_then_runs_under_its_own_key(door:
 
 @both_doors
 async def test_one_more_with_another_amount_is_a_way_on_from_a_conflict(door: Door, ledger: Ledger) -> None:
-    """The conflict's own advice works: `repeat_of` with another amount asks a person, and never meets the conflict again."""
+    """The conflict's own advice works: `repeat_of` with another amount asks a person, and meets no conflict again."""
     remote = Remote()
     tool = refund(remote)
     first = await door(tool, ARGUMENTS, ledger=ledger)
@@ -132,7 +132,7 @@ async def test_a_business_key_allows_no_repeat_while_it_is_held(door: Door, ledg
 
 @both_doors
 async def test_a_repeat_with_a_decision_is_planned_and_remembered(door: Door, ledger: Ledger) -> None:
-    """In an agent each call has a decision: the repeat's own decision meets the repeat, before and after the approval."""
+    """In an agent each call has a decision: the repeat's own one meets the repeat, before and after the approval."""
     remote = Remote()
     tool = refund(remote)
     first = await door(tool, ARGUMENTS, ledger=ledger, decision="click-1")

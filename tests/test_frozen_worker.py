@@ -1,13 +1,13 @@
 """A worker that is slower than its lease, frozen by SIGSTOP and woken after somebody else took over (SPEC 18)."""
 
+import asyncio
 import threading
-import time
 from typing import Any
 
-import processes
 import pytest
 
-from remote import Remote, actions, late, payment, row, slow, timeline, triggers
+import processes
+from remote import Remote, actions, busy, late, payment, row, slow, timeline, triggers
 from settled import Ledger, Outcome, State, aperform, perform
 
 CALL = {"order_id": "O-1", "amount": 118}
@@ -17,7 +17,8 @@ REMOTES: dict[str, dict[str, Any]] = {
 }
 
 
-def frozen(database_url: str, remote: Remote, kind: str, mode: str, effect: str, when: str) -> processes.Child:
+def frozen(database_url: str, remote: Remote, kind: str, mode: str, at: tuple[str, str] | None) -> processes.Child:
+    """A worker that has stopped itself at an instant of the protocol, or else in its body."""
     child = processes.start(
         "act",
         database_url=database_url,
@@ -26,18 +27,20 @@ def frozen(database_url: str, remote: Remote, kind: str, mode: str, effect: str,
         arguments=CALL,
         mode=mode,
         contract=REMOTES[kind],
-        stop_at=(effect, when),
+        stop_at=at,
+        stop_in_body=at is None,
     )
     child.wait_until_frozen()
     return child
 
 
-@pytest.mark.parametrize("kind", REMOTES)
+@pytest.mark.parametrize("where", ["before its body", "in its body"])
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_frozen_before_it_sent_it_sends_nothing_after_the_takeover(database_url: str, mode: str, kind: str) -> None:
-    """One effect: the woken worker's lease is over, so its HTTP client refuses to send."""
-    with Ledger.connect(database_url) as ledger, Remote(database_url, dedupes=kind == "dedupes") as remote:
-        child = frozen(database_url, remote, kind, mode, "Invoke", "before")
+def test_frozen_before_it_sent_it_sends_nothing_after_the_takeover(database_url: str, mode: str, where: str) -> None:
+    """One effect, on a remote side that does not dedupe: the woken worker's HTTP client refuses to send."""
+    kind = "queryable"
+    with Ledger.connect(database_url) as ledger, Remote(database_url, dedupes=False) as remote:
+        child = frozen(database_url, remote, kind, mode, None if where == "in its body" else ("Invoke", "before"))
         assert remote.posts() == 0
         mine = perform(payment(remote.url, **REMOTES[kind]), CALL, ledger=ledger, thread_id="t")
         assert (mine.code, mine.receipt, mine.attempts) == ("succeeded", "R-1", 2)
@@ -54,7 +57,7 @@ def test_frozen_before_it_sent_it_sends_nothing_after_the_takeover(database_url:
 def test_frozen_after_it_sent_its_late_write_is_refused_and_kept(database_url: str, mode: str, kind: str) -> None:
     """One effect, found by the one who took over; what the woken worker wanted to write is kept as evidence."""
     with Ledger.connect(database_url) as ledger, Remote(database_url, dedupes=kind == "dedupes") as remote:
-        child = frozen(database_url, remote, kind, mode, "Invoke", "after")
+        child = frozen(database_url, remote, kind, mode, ("Invoke", "after"))
         assert (remote.count(), [a.state for a in actions(ledger)]) == (1, [State.RUNNING])
         mine = perform(payment(remote.url, **REMOTES[kind]), CALL, ledger=ledger, thread_id="t")
         assert (mine.code, mine.receipt, mine.attempts) == ("succeeded", "R-1", 1)
@@ -72,7 +75,7 @@ def test_a_stale_reply_against_a_newer_claim_is_kept_as_evidence(database_url: s
     """The replica lags, so the successor sends again under the same key; the sleeper's write moves nothing."""
     contract = {"remote": "dedupes"}
     with Ledger.connect(database_url) as ledger, Remote(database_url, query_lag_s=60) as remote:
-        child = frozen(database_url, remote, "dedupes", mode, "Invoke", "after")
+        child = frozen(database_url, remote, "dedupes", mode, ("Invoke", "after"))
         mine = perform(payment(remote.url, **contract), CALL, ledger=ledger, thread_id="t")
         assert (mine.code, mine.receipt, mine.attempts) == ("succeeded", "R-1", 2)
         before = row(ledger, mine.action_id)
@@ -91,7 +94,7 @@ def test_a_stale_reply_against_a_newer_claim_is_kept_as_evidence(database_url: s
 def test_two_workers_never_both_own_an_action(database_url: str) -> None:
     """While the sleeper is away the successor is in flight; the woken one joins it instead of sending."""
     with Ledger.connect(database_url) as ledger, Remote(database_url, dedupes=False) as remote:
-        child = frozen(database_url, remote, "queryable", "sync", "Invoke", "before")
+        child = frozen(database_url, remote, "queryable", "sync", ("Invoke", "before"))
         remote.next(slow(0.5))
         mine: list[Outcome] = []
         tool = payment(remote.url, **REMOTES["queryable"])
@@ -106,13 +109,44 @@ def test_two_workers_never_both_own_an_action(database_url: str) -> None:
         assert theirs["code"] in ("succeeded", "unknown", "in_progress")
 
 
-async def test_a_slow_worker_that_is_alive_keeps_its_lease(ledger: Ledger, database_url: str) -> None:
-    """The body takes three leases: it is renewed meanwhile, nobody takes over, one effect and one attempt."""
-    slowly = {"timeout": 0.9, "lease": 1.0}
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_slow_worker_that_is_alive_keeps_its_lease(ledger: Ledger, database_url: str, mode: str) -> None:
+    """Its lease is prolonged while its body runs, so nobody takes over: one attempt, one effect."""
+    contract = {"timeout": 1.4, "lease": 1.5, "settle_window": 1.4}
     with Remote(database_url) as remote:
-        # The lease must be longer than one attempt; what outlives it is a worker that others only see as slow.
-        slowly = {"timeout": 4.0, "lease": 4.1, "deadline": 8.0, "settle_window": 4.0}
-        remote.next(late(0.5))
-        tool = payment(remote.url, **slowly)
-        assert perform(tool, CALL, ledger=ledger, thread_id="t").receipt == "R-1"
-    assert time and aperform
+        remote.next(late(1.1))
+        tool = payment(remote.url, asynchronous=mode == "async", **contract)
+        call = asyncio.create_task(called(mode, tool, ledger))
+        await asyncio.sleep(1.0)
+        (running,) = await asyncio.to_thread(actions, ledger)
+        assert running.lease_until is not None
+        assert running.started_at is not None
+        assert (running.lease_until - running.started_at).total_seconds() > 1.5 + 0.4
+        other = await asyncio.to_thread(perform, tool, CALL, ledger=ledger, thread_id="t", wait_s=0)
+        assert other.code == "in_progress"
+        mine = await call
+        assert (mine.code, mine.attempts, remote.count(), remote.posts()) == ("succeeded", 1, 1, 1)
+        assert triggers(ledger, mine.action_id) == ["plan", "approve", "claim", "succeed"]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_worker_that_waits_for_its_next_attempt_keeps_its_lease(
+    ledger: Ledger, database_url: str, mode: str
+) -> None:
+    """Told to come back after more than a lease, it is still the owner when the wait is over."""
+    with Remote(database_url) as remote:
+        remote.next(busy(503, retry_after=1.6))
+        tool = payment(remote.url, asynchronous=mode == "async")
+        call = asyncio.create_task(called(mode, tool, ledger))
+        await asyncio.sleep(1.4)
+        other = await asyncio.to_thread(perform, tool, CALL, ledger=ledger, thread_id="t", wait_s=0)
+        assert other.code == "in_progress"
+        mine = await call
+        assert (mine.code, mine.attempts, remote.count(), remote.posts()) == ("succeeded", 2, 1, 2)
+        assert triggers(ledger, mine.action_id) == ["plan", "approve", "claim", "refuse", "succeed"]
+
+
+async def called(mode: str, tool: object, ledger: Ledger) -> Outcome:
+    if mode == "async":
+        return await aperform(tool, CALL, ledger=ledger, thread_id="t")
+    return await asyncio.to_thread(perform, tool, CALL, ledger=ledger, thread_id="t")

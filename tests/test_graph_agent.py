@@ -1,9 +1,11 @@
 """The reference agent: every call of every message is answered, and one intent has one effect."""
 
 import asyncio
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import psycopg
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import tool
@@ -244,6 +246,43 @@ def test_transitions_are_streamed(opened: tuple[Ledger, Saver], remote: Remote) 
         mode for mode, _ in agent.stream({"messages": "more"}, config, stream_mode=["updates", "messages", "values"])
     }
     assert modes == {"updates", "messages", "values"}
+
+
+def test_a_turn_costs_the_same_as_the_thread_grows(opened: tuple[Ledger, Saver], remote: Remote) -> None:
+    ledger, saver = opened
+
+    def script(messages: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
+        if isinstance(messages[-1], HumanMessage):
+            return calling(call("refund", order=f"A{len(messages):03}", amount=1))
+        return AIMessage(content="x" * 1000)
+
+    agent = build_agent(ScriptedModel(script=script), tools_of(remote), ledger=ledger, checkpointer=saver)
+    sizes = []
+    for _ in range(20):
+        Session(agent, ledger=ledger, thread_id="t").send("y" * 1000)
+        sizes.append(stored_bytes(ledger.url))
+    assert sizes[19] - sizes[18] < 1.05 * (sizes[2] - sizes[1])
+
+
+def stored_bytes(url: str) -> int:
+    tables = ("checkpoints", "checkpoint_writes", "checkpoint_blobs")
+    sizes = (f"coalesce((SELECT sum(pg_column_size(t)) FROM {table} t), 0)" for table in tables)
+    with psycopg.connect(url) as connection:
+        row = connection.execute(f"SELECT {' + '.join(sizes)}".encode()).fetchone()
+    assert row
+    return int(row[0])
+
+
+def test_connections_that_the_server_ends_are_replaced(opened: tuple[Ledger, Saver], remote: Remote) -> None:
+    script = once(call("refund", order="A1", amount=25))
+    turn(opened, remote, script)
+    with psycopg.connect(opened[0].url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    time.sleep(0.2)
+    assert codes(turn(opened, remote, script)) == ["duplicate"]
 
 
 def test_an_agent_without_a_checkpointer_works(opened: tuple[Ledger, Saver], remote: Remote) -> None:

@@ -12,8 +12,9 @@ from settled.graph.calls import Request
 from settled.graph.engine import FLIGHT_KEY, NODES, Engine, Flight, is_alive
 from settled.graph.identity import Handle
 from settled.state import ledger as operations
+from settled.state.model import Action
 from settled.tools.contract import contract_of
-from settled.tools.effects import Effect, Invoke
+from settled.tools.effects import Effect, Invoke, Probe
 from settled.tools.runner import REAL, Runner, World
 from settled.tools.standing import Granted
 
@@ -44,7 +45,7 @@ class Setting:
         self.tool = refund
         self.contract = contract_of(refund)
         self.engine = Engine({"refund": self.contract}, ledger, world)
-        self.handle = Handle("default", "t", None, None, lambda action: not is_alive(action.owner))
+        self.handle = Handle("default", "t", None, None, lambda action: not is_alive(action))
 
     def find(self, inquiry: Any) -> Any:
         receipt = self.remote.find(inquiry.idempotency_key)
@@ -152,15 +153,16 @@ def test_a_stop_between_plan_and_run_is_recorded_as_nothing_sent(
     assert setting.remote.count() == 0
 
 
-def test_owners_are_alive_only_during_their_call(setting: Setting) -> None:
-    owners: list[str | None] = []
+def test_an_action_is_alive_only_during_its_call(setting: Setting) -> None:
+    seen: list[Action] = []
 
     def watch(effect: Effect, when: str) -> None:
-        if isinstance(effect, Invoke):
-            owners.append(effect.action.owner)
-            assert is_alive(effect.action.owner)
+        if isinstance(effect, Invoke | Probe):
+            seen.append(effect.action)
+            assert is_alive(effect.action)
 
+    setting.lose_reply = True
     setting.engine._world = World(watch=watch)
     setting.engine.call(setting.request(), setting.handle, {})
-    assert len(owners) == 2
-    assert not is_alive(owners[0])
+    assert len(seen) == 4
+    assert not any(is_alive(action) for action in seen)

@@ -1,5 +1,5 @@
-"""An agent's process is killed at every effect of the protocol, under each of LangGraph's durability modes: one effect, and a
-complete history after the client has sent its message again."""
+"""An agent's process is killed at every effect of the protocol, under each of LangGraph's durability modes: one effect,
+and a complete history after the client has sent its message again."""
 
 import asyncio
 import os
@@ -28,17 +28,22 @@ from settled import (
 from settled.tools.effects import Effect
 from settled.tools.runner import REAL, World
 
-EFFECTS = 3
-"""Of a happy path: plan, the body, settle."""
+EFFECTS = {"sync": 3, "async": 3, "lost reply": 5}
+"""Plan, the body, settle; or plan, the body, lose, the query, settle."""
 
-POINTS = [*range(2 * EFFECTS), "second model call"]
+MODEL = "second model call"
+
+
+def points(how: str) -> list[int | str]:
+    """Before and after each effect, and in the model when it reads the answer."""
+    return [*range(2 * EFFECTS[how]), MODEL]
 
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def tool_of(remote: Remote) -> Any:
+def tool_of(remote: Remote, how: str) -> Any:
     def find(inquiry: Any) -> Any:
         receipt = remote.find(inquiry.idempotency_key)
         return Found(receipt) if receipt else Absent()
@@ -54,13 +59,16 @@ def tool_of(remote: Remote) -> Any:
     )
     def refund(order: str) -> dict[str, Any]:
         """Refund an order."""
-        return remote.act(current_action().idempotency_key)
+        done = remote.act(current_action().idempotency_key)
+        if how == "lost reply":
+            raise TimeoutError
+        return done
 
     return refund
 
 
 def dying_world(point: object) -> World:
-    seen = iter(range(2 * EFFECTS))
+    seen = iter(range(100))
 
     def watch(effect: Effect, when: str) -> None:
         if next(seen, None) == point:
@@ -78,40 +86,39 @@ def dying_script(messages: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
 SCRIPT = once(call("refund", order="A1"))
 
 
-def agent_of(ledger: Ledger, saver: Any, remote: Remote, point: object = None) -> Any:
-    script = dying_script if point == POINTS[-1] else SCRIPT
+def agent_of(ledger: Ledger, saver: Any, remote: Remote, how: str = "", point: object = None) -> Any:
+    model = ScriptedModel(script=dying_script if point == MODEL else SCRIPT)
     world = REAL if point is None else dying_world(point)
-    return build_agent(ScriptedModel(script=script), [tool_of(remote)], ledger=ledger, checkpointer=saver, world=world)
+    return build_agent(model, [tool_of(remote, how)], ledger=ledger, checkpointer=saver, world=world)
 
 
 def session_of(agent: Any, ledger: Ledger, durability: Any, point: object) -> Session:
     return Session(agent, ledger=ledger, thread_id=f"{point}", durability=durability)
 
 
-def run_and_die(url: str, durability: str, point: object) -> None:
+def run_and_die(url: str, durability: str, how: str, point: object) -> None:
     with Ledger.connect(url) as ledger, open_checkpointer(ledger) as saver:
-        session_of(agent_of(ledger, saver, Remote(url), point), ledger, durability, point).send(
-            "please", message_id="m"
-        )
+        agent = agent_of(ledger, saver, Remote(url), how, point)
+        session_of(agent, ledger, durability, point).send("please", message_id="m")
 
 
-async def arun_and_die(url: str, durability: str, point: object) -> None:
+async def arun_and_die(url: str, durability: str, how: str, point: object) -> None:
     async with Ledger.connect(url) as ledger, aopen_checkpointer(ledger) as saver:
-        session = session_of(agent_of(ledger, saver, Remote(url), point), ledger, durability, point)
-        await session.asend("please", message_id="m")
+        agent = agent_of(ledger, saver, Remote(url), how, point)
+        await session_of(agent, ledger, durability, point).asend("please", message_id="m")
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("how", EFFECTS)
 def test_a_kill_at_any_effect_leaves_one_effect_and_a_complete_history(
-    database_url: str, durability: str, colour: str
+    database_url: str, durability: str, how: str
 ) -> None:
-    killed = subprocess.run([sys.executable, __file__, database_url, durability, colour], check=True, timeout=120)
+    killed = subprocess.run([sys.executable, __file__, database_url, durability, how], check=True, timeout=120)
     assert killed.returncode == 0
     remote = Remote(database_url)
-    assert remote.count() == sum(point not in (0, 1, 2) for point in POINTS), "killed before the body: no effect yet"
+    assert remote.count() == len(points(how)) - 3, "killed before the body: no effect yet"
     with Ledger.connect(database_url) as ledger, open_checkpointer(ledger) as saver:
-        for number, point in enumerate(POINTS, start=1):
+        for point in points(how):
             agent = agent_of(ledger, saver, remote)
             session = session_of(agent, ledger, durability, point)
             reply = session.send("please", message_id="m")
@@ -121,18 +128,18 @@ def test_a_kill_at_any_effect_leaves_one_effect_and_a_complete_history(
             assert messages[2].tool_call_id == messages[1].tool_calls[0]["id"]
             assert messages[2].artifact["code"] in ("succeeded", "duplicate"), point
             assert "R-" in reply.text, point
-    assert remote.count() == len(POINTS)
+    assert remote.count() == len(points(how))
 
 
-def main(url: str, durability: str, colour: str) -> None:
+def main(url: str, durability: str, how: str) -> None:
     """Fork a child for each point, after the imports; each has to die by SIGKILL."""
-    for point in POINTS:
+    for point in points(how):
         child = os.fork()
         if not child:
-            if colour == "sync":
-                run_and_die(url, durability, point)
+            if how != "async":
+                run_and_die(url, durability, how, point)
             else:
-                asyncio.run(arun_and_die(url, durability, point))
+                asyncio.run(arun_and_die(url, durability, how, point))
             os._exit(0)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status), f"{point}: the child lived on"

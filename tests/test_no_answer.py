@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -123,9 +122,7 @@ async def test_an_error_that_nobody_knows_is_unknown(door: Door, ledger: Ledger)
 
 
 @both_doors
-async def test_a_reply_that_lands_after_two_queries_said_absent(
-    door: Door, remote: far.Remote, ledger: Ledger
-) -> None:
+async def test_a_reply_that_lands_after_two_queries_said_absent(door: Door, remote: far.Remote, ledger: Ledger) -> None:
     """The settle window, not the count of queries, decides: one effect on a remote side that does not dedupe."""
     remote.next(far.lands_later(1.2))
     tool = far.payment(
@@ -168,8 +165,3 @@ def closed_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}/"
-
-
-def test_the_remote_side_counts_without_us() -> None:
-    """The far side's threads end with the test: nothing of it is left to answer the next one."""
-    assert not [t for t in threading.enumerate() if "serve_forever" in t.name and not t.daemon]

@@ -4,11 +4,10 @@ import asyncio
 import time
 from collections import Counter
 
-import jobs
-import processes
 import pytest
 
-from remote import Remote, actions, payment, slow
+import processes
+from remote import Fault, Remote, actions, payment, slow
 from settled import Ledger, aperform
 
 CALL = {"order_id": "O-1", "amount": 118}
@@ -31,9 +30,10 @@ def check(remote: Remote, ledger: Ledger, ends: list[tuple[str, str | None]], *,
     assert remote.posts() == 1
     assert action.receipt == receipt
     assert codes["succeeded"] == 1
-    assert {end for end in ends if end[0] != "in_progress"} == {("succeeded", receipt), ("duplicate", receipt)}
-    assert codes["in_progress"] == 0 if waited else codes["in_progress"] > 0
-    assert codes.total() == codes["succeeded"] + codes["duplicate"] + codes["in_progress"]
+    assert {end for end in ends if end[0] != "in_progress"} <= {("succeeded", receipt), ("duplicate", receipt)}
+    told_to_wait, told_the_receipt = codes["in_progress"], codes["duplicate"]
+    assert told_to_wait + told_the_receipt == len(ends) - 1
+    assert told_to_wait == 0 if waited else told_to_wait > 0
 
 
 @pytest.mark.parametrize("kind", REMOTES)
@@ -42,13 +42,14 @@ def test_thirty_two_threads_with_one_key_have_one_effect(database_url: str, kind
     with Ledger.connect(database_url) as ledger, Remote(database_url, dedupes=kind == "dedupes") as remote:
         remote.next(slow(0.3))
         tool = payment(remote.url, **REMOTES[kind])
-        outcomes = jobs.at_once(ledger, tool, "t", CALL, threads=32, at=time.time() + 0.2, wait_s=20)
+        outcomes = processes.at_once(ledger, tool, "t", CALL, threads=32, at=time.time() + 0.2, wait_s=20)
         assert len(outcomes) == 32
         check(remote, ledger, [(str(o.code), o.receipt) for o in outcomes], waited=True)
 
 
-@pytest.mark.parametrize("kind", REMOTES)
-@pytest.mark.parametrize("wait_s", [20, 0])
+@pytest.mark.parametrize(
+    ("kind", "wait_s"), [("dedupes", 20), ("queryable", 20), ("opaque", 20), ("dedupes", 0), ("queryable", 0)]
+)
 def test_eight_processes_of_four_threads_with_one_key_have_one_effect(
     database_url: str, kind: str, wait_s: float
 ) -> None:
@@ -92,11 +93,9 @@ async def test_a_business_key_raced_from_many_threads_has_one_effect(ledger: Led
 @pytest.mark.parametrize("kind", ["dedupes", "queryable"])
 def test_a_reply_lost_under_a_crowd_is_reconciled_by_one_of_them(database_url: str, kind: str) -> None:
     """The owner's reply is lost while the others wait: one effect, one POST, and all get its receipt."""
-    from remote import Fault
-
     with Ledger.connect(database_url) as ledger, Remote(database_url, dedupes=kind == "dedupes") as remote:
         remote.next(Fault(before_s=0.2, reply="drop"))
         tool = payment(remote.url, **REMOTES[kind])
-        outcomes = jobs.at_once(ledger, tool, "t", CALL, threads=16, at=time.time() + 0.2, wait_s=20)
+        outcomes = processes.at_once(ledger, tool, "t", CALL, threads=16, at=time.time() + 0.2, wait_s=20)
         assert len(outcomes) == 16
         check(remote, ledger, [(str(o.code), o.receipt) for o in outcomes], waited=True)

@@ -50,7 +50,20 @@ async def test_without_prepared_statements(door: Door, database_url: str) -> Non
     assert prepared == (0,)
 
 
-BY_ID = ["load", "succeed", "fail", "refuse", "lose", "ask", "find", "release", "escalate", "claim", "approve", "cancel"]
+BY_ID = [
+    "load",
+    "succeed",
+    "fail",
+    "refuse",
+    "lose",
+    "ask",
+    "find",
+    "release",
+    "escalate",
+    "claim",
+    "approve",
+    "cancel",
+]
 
 
 @pytest.mark.parametrize("name", [*BY_ID, "plan", "plan_decided", "timeline", "keep_late"])

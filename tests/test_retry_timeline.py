@@ -113,7 +113,9 @@ async def test_the_deadline_comes_before_the_sixth_attempt(door: Door, clock: Cl
 async def test_retry_after_in_milliseconds_and_as_a_date(door: Door, clock: Clock, database_url: str) -> None:
     """Both forms win over the formula, and nothing is taken off them."""
     date = "Mon, 05 Jan 2026 12:00:04 GMT"
-    pay = answering(clock, iter([(0.0, 503, {"retry-after-ms": "1500"}), (0.5, 503, {"Retry-After": date}), (0, 200, {})]))
+    pay = answering(
+        clock, iter([(0.0, 503, {"retry-after-ms": "1500"}), (0.5, 503, {"Retry-After": date}), (0, 200, {})])
+    )
     with opened(database_url, clock=clock) as ledger:
         outcome = await door(pay, [1], ledger=ledger, world=world(clock))
         events = events_of(ledger, outcome)

@@ -3,15 +3,14 @@
 import asyncio
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from processes import at_once
 from remote import payment
-from settled import Ledger, Outcome, aperform, perform
+from settled import ActionTool, Ledger, Outcome, aperform, perform
 from settled.tools.effects import Effect
-from settled.tools.runner import REAL, World
+from settled.tools.runner import World
 
 Watch = Callable[[Effect, str], None]
 
@@ -30,9 +29,11 @@ def act(
     contract: Mapping[str, Any] | None = None,
     die_at: int | None = None,
     stop_at: tuple[str, str] | None = None,
+    stop_in_body: bool = False,
 ) -> dict[str, Any]:
     """Make one call. Dies by SIGKILL at instant number `die_at`, or freezes once at the first instant that is
-    `stop_at`: an effect's class name and "before" or "after". Tells the instants that it met.
+    `stop_at`: an effect's class name and "before" or "after"; with `stop_in_body` it freezes in its body, before it
+    sends. Tells the instants that it met.
     """
     instants: list[list[str]] = []
 
@@ -43,20 +44,20 @@ def act(
         if stop_at is not None and instants.count(list(stop_at)) == 1 and instants[-1] == list(stop_at):
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    outcome = _call(mode, database_url, remote_url, thread_id, arguments, contract or {}, World(watch=watch))
+    tool = payment(
+        remote_url, asynchronous=mode == "async", before=_freeze if stop_in_body else None, **(contract or {})
+    )
+    outcome = _call(mode, database_url, tool, thread_id, arguments, World(watch=watch))
     return {**told(outcome), "instants": instants}
 
 
+def _freeze() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def _call(
-    mode: str,
-    database_url: str,
-    remote_url: str,
-    thread_id: str,
-    arguments: Mapping[str, object],
-    contract: Mapping[str, Any],
-    world: World = REAL,
+    mode: str, database_url: str, tool: ActionTool, thread_id: str, arguments: Mapping[str, object], world: World
 ) -> Outcome:
-    tool = payment(remote_url, asynchronous=mode == "async", **contract)
     if mode == "sync":
         with Ledger.connect(database_url) as ledger:
             return perform(tool, arguments, ledger=ledger, thread_id=thread_id, world=world)
@@ -83,29 +84,3 @@ def rush(
     tool = payment(remote_url, **contract)
     with Ledger.connect(database_url) as ledger:
         return [told(outcome) for outcome in at_once(ledger, tool, thread_id, arguments, threads, at, wait_s)]
-
-
-def at_once(
-    ledger: Ledger,
-    tool: object,
-    thread_id: str,
-    arguments: Mapping[str, object],
-    threads: int,
-    at: float,
-    wait_s: float,
-) -> list[Outcome]:
-    """Make one call in several threads at one instant and return their outcomes; a thread that raised is missing."""
-    ended: list[Outcome] = []
-    start = threading.Barrier(threads)
-
-    def one() -> None:
-        start.wait(30)
-        time.sleep(max(at - time.time(), 0))
-        ended.append(perform(tool, arguments, ledger=ledger, thread_id=thread_id, wait_s=wait_s))
-
-    callers = [threading.Thread(target=one) for _ in range(threads)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join(60)
-    return ended

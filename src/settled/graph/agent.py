@@ -92,10 +92,17 @@ class _Chat(Runnable[Conversation, Update]):
             return {"messages": [_without_calls(answer, recorded_facts(said))]}
         return {"messages": [tidy(self._bound.invoke([*self._system, *messages], config))]}
 
-    async def ainvoke(self, input: Conversation, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  #
-    noqa: A002 messages = input["messages"] if said := repeated(messages, self._limit): answer = tidy(await
-    self._bare.ainvoke([*self._system, *messages], config)) return {"messages": [_without_calls(answer,
-    recorded_facts(said))]} return {"messages": [tidy(await self._bound.ainvoke([*self._system, *messages], config))]}
+    async def ainvoke(
+        self,
+        input: Conversation,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> Update:
+        messages = input["messages"]
+        if said := repeated(messages, self._limit):
+            answer = tidy(await self._bare.ainvoke([*self._system, *messages], config))
+            return {"messages": [_without_calls(answer, recorded_facts(said))]}
+        return {"messages": [tidy(await self._bound.ainvoke([*self._system, *messages], config))]}
 
 
 class _Action(Runnable[Request, Update]):
@@ -112,9 +119,15 @@ class _Action(Runnable[Request, Update]):
         handle = handle_of(config, tenant=self._tenant, language=self._language)
         return {"messages": [tool_message(input, self._engine.call(input, handle, config))]}
 
-    async def ainvoke(self, input: Request, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  # noqa:
-    A002 config = config or {} handle = handle_of(config, tenant=self._tenant, language=self._language) return
-    {"messages": [tool_message(input, await self._engine.acall(input, handle, config))]}
+    async def ainvoke(
+        self,
+        input: Request,  # noqa: A002
+        config: RunnableConfig | None = None,
+        **kwargs: Any,
+    ) -> Update:
+        config = config or {}
+        handle = handle_of(config, tenant=self._tenant, language=self._language)
+        return {"messages": [tool_message(input, await self._engine.acall(input, handle, config))]}
 
 
 def _by_name(contracts: Sequence[Contract]) -> dict[str, Contract]:

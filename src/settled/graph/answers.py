@@ -40,7 +40,7 @@ def refusal(request: Request, field: str, rule: str) -> Answer:
 
 
 def tool_message(request: Request, answer: Answer) -> ToolMessage:
-    """Return the message that answers a request; its id is the request's, so that a second answer replaces the first."""
+    """Return the message that answers a request; its id is made of the request's: a second one replaces the first."""
     return ToolMessage(
         content=answer["message"],
         artifact=answer["artifact"],

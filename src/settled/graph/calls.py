@@ -45,7 +45,7 @@ def decision_of(request: Request) -> Decision:
 
 
 def tidy(message: BaseMessage) -> AIMessage:
-    """Return what the model said with an id, with calls that have ids of their own, and without what cannot be stored."""
+    """Return what the model said with ids for the message and for each call, and without what cannot be stored."""
     whole = message_chunk_to_message(message)
     if not isinstance(whole, AIMessage):
         whole = AIMessage(content=whole.content, id=whole.id)

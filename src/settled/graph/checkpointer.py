@@ -16,7 +16,6 @@ Four things differ from a saver as it comes:
 """
 
 import asyncio
-import select
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, NoReturn
@@ -44,7 +43,6 @@ class SyncSaver(PostgresSaver):
 def open_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[PostgresSaver]:
     """Open a saver for `invoke` on the ledger's server, with its tables."""
     pool = ledger.checkpoint_pool(max_connections)
-    pool._check = _check
     with pool:
         saver = SyncSaver(pool)
         saver.lock = nullcontext()  # type: ignore[assignment]
@@ -60,7 +58,6 @@ async def aopen_checkpointer(
     """Open a saver for `ainvoke` on the ledger's server, with its tables. It belongs to the running event loop."""
     await asyncio.to_thread(_set_up, ledger)
     pool = ledger.acheckpoint_pool(max_connections)
-    pool._check = _acheck
     async with pool:
         saver = AsyncPostgresSaver(pool)
         saver.lock = nullcontext()  # type: ignore[assignment]
@@ -70,22 +67,3 @@ async def aopen_checkpointer(
 def _set_up(ledger: Ledger) -> None:
     with open_checkpointer(ledger, max_connections=1):
         pass
-
-
-def _check(connection: Any) -> None:
-    if _has_news(connection):
-        connection.execute("")
-
-
-async def _acheck(connection: Any) -> None:
-    if _has_news(connection):
-        await connection.execute("")
-
-
-def _has_news(connection: Any) -> bool:
-    """Whether an idle connection's socket can be read: the server has said something, or hung up."""
-    if not hasattr(select, "poll"):  # Windows
-        return True
-    poll = select.poll()
-    poll.register(connection.fileno(), select.POLLIN)
-    return bool(poll.poll(0))

@@ -30,7 +30,8 @@ from settled.graph.answers import Answer, answer_of, refusal
 from settled.graph.calls import Request, decision_of
 from settled.graph.identity import Handle, options_of
 from settled.graph.twin import Twin
-from settled.state.errors import ContractError, InvalidArguments, LedgerUnavailable
+from settled.state.errors import LEDGER_IS_GONE, ContractError, InvalidArguments
+from settled.state.model import Action
 from settled.state.store import Ledger
 from settled.tools import protocol
 from settled.tools.contract import Contract
@@ -45,20 +46,20 @@ from settled.tools.standing import Answered, Call, Granted, Standing, Unsettled,
 FLIGHT_KEY = "__settled_flight"
 
 INHERITED_DURABILITY_KEY = "__pregel_durability"
-"""LangGraph's own. A graph without checkpoints that inherits "sync" waits for a checkpoint that it never began (1.2.24)."""
+"""LangGraph's own. A graph without checkpoints that inherits "sync" waits for one that it never began (1.2.24)."""
 
 NODES = ("plan", "approve", "run", "reconcile", "settle")
 
 _ALIVE: set[str] = set()
-"""The owners whose calls are under way in this process."""
+"""What is under way in this process: the owners of its calls, and the ids of the actions that it reconciles."""
 
 S = TypeVar("S")
 Step = Literal["plan", "approve", "run", "reconcile", "settle", "answered"]
 
 
-def is_alive(owner: str | None) -> bool:
-    """Whether a running action's owner is a call that is under way in this process."""
-    return owner in _ALIVE
+def is_alive(action: Action) -> bool:
+    """Whether a call of this process runs or reconciles an action."""
+    return action.owner in _ALIVE or action.id in _ALIVE
 
 
 class Where(TypedDict, total=False):
@@ -81,22 +82,29 @@ class Flight:
     runner: Runner
     calls: list[Call] = field(default_factory=list)
     held: dict[tuple[str, int], object] = field(default_factory=dict)
+    alive: set[str] = field(default_factory=set)
 
     def begin(self) -> Call:
         """Return a call with an owner of its own; the ledger hears of it next. InvalidArguments for a bad one."""
         options = options_of(self.handle, decision_of(self.request), self.request["language"])
         call = prepare(self.contract, self.request["args"], options, self.runner.store)
         self.calls.append(call)
-        _ALIVE.add(call.plan.owner)
+        self._is_alive(call.plan.owner)
         return call
 
     def end(self) -> None:
-        """The visit is over: its owners hold nothing any more."""
-        _ALIVE.difference_update(call.plan.owner for call in self.calls)
+        """The visit is over: what it ran or reconciled is nobody's any more."""
+        _ALIVE.difference_update(self.alive)
+
+    def _is_alive(self, name: str) -> None:
+        self.alive.add(name)
+        _ALIVE.add(name)
 
     def hold(self, step: Step, standing: Granted | Unsettled | Finding) -> Where:
         """Keep a standing for the node `step`, and return where that node finds it."""
         action = standing.action
+        if isinstance(standing, Unsettled):
+            self._is_alive(action.id)
         self.held[action.id, action.fencing_token] = standing
         return Where(step=step, action_id=action.id, token=action.fencing_token)
 
@@ -124,7 +132,7 @@ class Engine:
     def call(self, request: Request, handle: Handle, config: RunnableConfig) -> Answer:
         """Carry one request to its answer.
 
-        The nested run has a control of its own: a drain between plan and run would leave a claimed action that nobody sends.
+        A nested run has a control of its own: a drain before `run` would leave a claimed action that nobody sends.
         """
         flight = self._flight(request, handle)
         if not isinstance(flight, Flight):
@@ -185,7 +193,7 @@ def compiled() -> CompiledStateGraph[Where, None, Where, Where]:
 
 
 def _plan(flight: Flight, where: Where) -> Steps[Where]:
-    """Begin the action, or meet it. Each time with a new owner: what an earlier visit of this node claimed is not ours."""
+    """Begin the action, or meet it; as a new owner each time, since an earlier visit's claim may have been used."""
     try:
         call = flight.begin()
     except InvalidArguments as error:
@@ -195,7 +203,11 @@ def _plan(flight: Flight, where: Where) -> Steps[Where]:
 
 
 def _approve(flight: Flight, where: Where) -> Steps[Where]:
-    """Ask the ledger again whether a person has decided. (Asking the person, by `interrupt`, goes here.)"""
+    """Ask the ledger again whether a person has decided.
+
+    Asking the person, by `interrupt`, goes here. The decision goes into the ledger before the graph is resumed, so what
+    resumes is a new visit whose `plan` meets an approved action; nothing here has to remember the question.
+    """
     call = flight.begin()
     standing = yield from protocol.plan(call)
     if isinstance(standing, Waiting):
@@ -279,7 +291,7 @@ def _said(end: Any) -> Answer:
 
 
 def _with_flight(steps: Any) -> Any:
-    """Return the beginning of a node: its steps over this visit's flight, with an answer for a ledger that goes away."""
+    """Return how a node begins: its steps over this visit's flight, with an answer for a ledger that goes away."""
 
     def begin(where: Where, config: RunnableConfig) -> tuple[Runner, Steps[Any]]:
         flight = config.get("configurable", {}).get(FLIGHT_KEY)
@@ -295,7 +307,7 @@ def _with_flight(steps: Any) -> Any:
 def _or_unrecorded(flight: Flight, steps: Steps[Where]) -> Steps[Where]:
     try:
         return (yield from steps)
-    except LedgerUnavailable:
+    except LEDGER_IS_GONE:
         told = unrecorded(flight.calls[-1], invoked=flight.runner.invoked)
         return _answered(answer_of(told))
 

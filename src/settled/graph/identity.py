@@ -57,7 +57,8 @@ def handle_of(config: RunnableConfig, *, tenant: str, language: str | None) -> H
     thread_id = configurable.get("thread_id")
     if not isinstance(thread_id, str) or not thread_id:
         raise ContractError(
-            'an agent with actions needs a thread: run it through a Session, or pass {"configurable": {"thread_id": "..."}}'
+            "an agent with actions needs a thread: run it through a Session, or pass "
+            '{"configurable": {"thread_id": "..."}}'
         )
     return Handle(tenant, thread_id, None, language, _nobody_knows)
 

@@ -33,7 +33,7 @@ from settled.state.model import Action
 from settled.state.store import Ledger, ThreadLock
 
 WAIT_S = 10.0
-"""How long a message waits for the session that runs the thread: as long as one attempt of a tool may take by default."""
+"""How long a message waits for the session that runs the thread: as long as one attempt may take by default."""
 
 FIRST_POLL_S, LAST_POLL_S = 0.05, 0.5
 """Between tries for the lock; each costs a connection."""
@@ -111,9 +111,9 @@ class Session:
     def send(self, message: str | HumanMessage, *, message_id: str | None = None) -> Reply:
         """Give the thread a message of its user, and run until nothing is left.
 
-        A `message_id` that the thread knows already (a double click, a retry of the client) is not added again: the recorded
-        answer comes back. Raises ThreadBusy when another session has the thread for longer than `wait_s`, InvalidArguments
-        for a message that cannot be stored or an id that was used for another one.
+        A `message_id` that the thread knows already (a double click, a retry of the client) is not added again: the
+        recorded answer comes back. Raises ThreadBusy when another session has the thread for longer than `wait_s`,
+        InvalidArguments for a message that cannot be stored or an id that was used for another one.
         """
         new = _human(message, message_id)
         with self._locked():
@@ -262,10 +262,10 @@ class Session:
             lock.give_back()
 
     def _is_orphan(self, action: Action) -> bool:
-        """Whether a running action of this thread has lost its owner: we hold the lock, and it is no call of this process."""
+        """Whether a running action has lost its owner: we hold its thread's lock, and it is no call of this process."""
         mine = (action.tenant, action.thread_id) == (self._handle.tenant, self._handle.thread_id)
         lock = self._held
-        return mine and lock is not None and not is_alive(action.owner) and lock.is_held()
+        return mine and lock is not None and not is_alive(action) and lock.is_held()
 
 
 async def _taken(lock: ThreadLock) -> bool:

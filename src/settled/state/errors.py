@@ -52,7 +52,7 @@ class LedgerUnavailable(SettledError):
 
 
 class LedgerFault(SettledError):
-    """Postgres refused a statement for a reason that sending it again cannot cure (a full disk is not one: that waits)."""
+    """Postgres refused a statement for a reason that sending it again cannot cure."""
 
 
 class ThreadBusy(SettledError):

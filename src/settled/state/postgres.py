@@ -8,6 +8,7 @@ round trip each.
 """
 
 import asyncio
+import select
 import sys
 import threading
 import time
@@ -144,16 +145,12 @@ class Database:
     def checkpoint_pool(self, size: int) -> ConnectionPool[psycopg.Connection[DictRow]]:
         """Return a pool, not yet open, as LangGraph's saver needs it, on this database (see `_checkpoint_args`)."""
         args = self._checkpoint_args()
-        return ConnectionPool(
-            self.url, min_size=1, max_size=size, kwargs=args, open=False, check=ConnectionPool.check_connection
-        )
+        return ConnectionPool(self.url, min_size=1, max_size=size, kwargs=args, open=False, check=_check)
 
     def acheckpoint_pool(self, size: int) -> AsyncConnectionPool[psycopg.AsyncConnection[DictRow]]:
         """As `checkpoint_pool`, for the async saver."""
         args = self._checkpoint_args()
-        return AsyncConnectionPool(
-            self.url, min_size=1, max_size=size, kwargs=args, open=False, check=AsyncConnectionPool.check_connection
-        )
+        return AsyncConnectionPool(self.url, min_size=1, max_size=size, kwargs=args, open=False, check=_acheck)
 
     def _checkpoint_args(self) -> dict[str, Any]:
         """The saver's commits are asynchronous: on this server the ledger's next synchronous commit flushes them as
@@ -201,6 +198,29 @@ class Database:
             self._apools[loop] = pool
             await pool.open()
         return pool
+
+
+def _check(connection: psycopg.Connection[Any]) -> None:
+    """Ask an idle connection whether it lives, but only when its socket has something to say (a round trip
+    otherwise).
+    """
+    if _has_news(connection.fileno()):
+        ConnectionPool.check_connection(connection)
+
+
+async def _acheck(connection: psycopg.AsyncConnection[Any]) -> None:
+    """As `_check`."""
+    if _has_news(connection.fileno()):
+        await AsyncConnectionPool.check_connection(connection)
+
+
+def _has_news(socket: int) -> bool:
+    """Whether an idle connection's socket can be read: the server has said something, or hung up."""
+    if not hasattr(select, "poll"):  # Windows
+        return True
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _keep_plans(connection: psycopg.Connection[TupleRow]) -> None:

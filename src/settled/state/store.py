@@ -13,7 +13,7 @@ from typing import Self
 import psycopg
 
 from settled.state import embedded
-from settled.state.errors import LedgerUnavailable
+from settled.state.errors import ContractError, LedgerUnavailable
 from settled.state.migrations import migrate
 from settled.state.postgres import RECONNECT_WAIT_S, Clock, Database, Tries, send, unavailable
 from settled.state.secrets import Vault
@@ -105,6 +105,11 @@ class ThreadLock:
             self._connection = None
 
 
+_WILL_NOT_HEAL = ("password authentication failed", "does not exist", "no password supplied", "no pg_hba.conf entry")
+"""A failed connection carries no SQLSTATE, so its words must do; in another language it is waited for, and then told.
+"""
+
+
 def _reach(step: Callable[[], object], patience_s: float) -> None:
     """Carry out `step` once Postgres can be reached; it may just be starting."""
     tries = Tries(patience_s, free=0)
@@ -112,7 +117,11 @@ def _reach(step: Callable[[], object], patience_s: float) -> None:
         try:
             step()
             return
+        except psycopg.ProgrammingError as error:
+            raise ContractError(f"this is not a database URL that libpq understands: {error}") from error
         except psycopg.OperationalError as error:
+            if any(words in str(error) for words in _WILL_NOT_HEAL):
+                raise ContractError(f"Postgres refuses the connection: {str(error).strip()}") from error
             if tries.are_over:
                 raise unavailable(patience_s) from error
             time.sleep(RECONNECT_WAIT_S)

@@ -17,7 +17,7 @@ from string import Formatter
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from langchain_core.tools import BaseTool
-from pydantic import BaseModel, PrivateAttr
+from pydantic import BaseModel, PrivateAttr, TypeAdapter, ValidationError
 
 from settled.state.canonical import Incidental, marked
 from settled.state.errors import ContractError, NotYet, Unguarded
@@ -62,6 +62,9 @@ class Inquiry:
 
 QueryFunction: TypeAlias = Callable[[Inquiry], Answer | Awaitable[Answer]]
 ReceiptOf: TypeAlias = str | Callable[[Any], str | None]
+HIDDEN = "•••"
+"""What is shown in place of a secret."""
+
 LEASE_MARGIN_S = 5.0
 """The default lease outlives the timeout by this, so that an attempt that timed out is recorded by its own owner."""
 
@@ -111,9 +114,24 @@ class Contract:
         ]
         return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()[:8]
 
+    def as_argument(self, field: str, value: object) -> object:
+        """Return a value from elsewhere (a found object) as this field would hold it; as it is, where it does not
+        fit.
+        """
+        if field not in self.annotations:
+            return value
+        try:
+            return self._adapters[field].validate_python(value)
+        except ValidationError:
+            return value
+
+    @cached_property
+    def _adapters(self) -> dict[str, TypeAdapter[Any]]:
+        return {name: TypeAdapter(hint) for name, hint in self.annotations.items()}
+
     def summarize(self, values: Mapping[str, object], language: str) -> str:
         """Return what a person reads as the name of this call: the author's `summary`, or the identity arguments."""
-        shown = {k: "•••" if k in self.secrets else v for k, v in values.items()}
+        shown = {k: HIDDEN if k in self.secrets else v for k, v in values.items()}
         template = (
             self.summary
             if isinstance(self.summary, str | None)

@@ -22,7 +22,7 @@ RENEWALS_PER_LEASE = 3
 """Two renewals may be lost before the lease is."""
 
 TICK_S, IDLE_S = 1.0, 10.0
-"""With nothing to hold the thread looks up each second (so that a short action need not wake it), and ends after ten."""
+"""With nothing to hold the thread looks up each second (a short action need not wake it), and ends after ten."""
 
 
 @dataclass(slots=True)

@@ -173,7 +173,8 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
     hints = contract.annotations
     fingerprint = canonical.fingerprint_of(canonical.arguments_bytes(values, hints))
     scope = {"tenant": options.tenant, "tool": contract.name}
-    _check_names(tenant=options.tenant, thread_id=options.thread_id, requester=options.requester)
+    _check_names(tenant=options.tenant, thread_id=options.thread_id)
+    _check_names(**{k: v for k in ("requester", "correlation_id") if (v := getattr(options, k)) is not None})
     intent = canonical.intent_digest(
         **scope, thread_id=options.thread_id, identity={k: values[k] for k in contract.identity}, annotations=hints
     )
@@ -235,7 +236,7 @@ def outcome(call: Call, end: Answered | Waiting) -> Outcome:
     receipt = action.receipt
     facts = Facts(
         code=end.code,
-        summary=action.summary,
+        summary=call.plan.summary if end.code is Code.CONFLICT else action.summary,
         action_id=action.id,
         state=action.state,
         receipt=receipt,
@@ -311,13 +312,11 @@ def _decision(options: Options, contract: Contract, fingerprint: str, repeat_of:
 
 
 MAX_NAME_CHARS = 512
-"""Tenants, threads and requesters are names in every row and index."""
+"""Tenants, threads, requesters and correlation ids are names in every row and index."""
 
 
-def _check_names(**names: str | None) -> None:
+def _check_names(**names: object) -> None:
     for name, value in names.items():
-        if value is None and name == "requester":
-            continue
         if not isinstance(value, str) or not value:
             raise InvalidArguments(name, "must be a text that is not empty")
         if len(value) > MAX_NAME_CHARS or not value.isprintable():

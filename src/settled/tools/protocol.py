@@ -29,7 +29,7 @@ from settled.tools.outcome import (
     Succeeded,
     Unknown,
 )
-from settled.tools.reconcile import Finding, Found, ManualReview, Moved, Resend
+from settled.tools.reconcile import Finding, Found, Left, ManualReview, Moved, Resend
 from settled.tools.standing import (
     Again,
     Answered,
@@ -118,6 +118,8 @@ def settle(call: Call, finding: Finding) -> Steps[Standing]:
             return Answered(Code.MANUAL_REVIEW, action, reason=reason) if moved else (yield from _rejoin(call, action))
         case Moved(action=action):
             return (yield from _rejoin(call, action))
+        case Left(action=action):
+            return Answered(Code.UNKNOWN, action, reason=action.reason)
         case _:
             assert_never(finding)
 

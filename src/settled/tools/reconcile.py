@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from settled.state import ledger
 from settled.state.canonical import differing
 from settled.state.model import Action
-from settled.tools.contract import Contract, Remote, Risk
+from settled.tools.contract import HIDDEN, Contract, Remote, Risk
 from settled.tools.effects import Absent, Answer, Inconclusive, Steps, Stopped, ask, probe, sleep
 from settled.tools.effects import Found as FoundByQuery
 from settled.tools.standing import Call, Unsettled, claim_of
@@ -59,7 +59,14 @@ class Moved:
     action: Action
 
 
-Finding = Found | Resend | ManualReview | Moved
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The caller stopped: it stays unknown, for whoever asks next."""
+
+    action: Action
+
+
+Finding = Found | Resend | ManualReview | Moved | Left
 
 
 def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
@@ -73,9 +80,9 @@ def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
     while True:
         answer = yield from probe(action)
         if isinstance(answer, Stopped):
-            return Moved(action)
+            return Left(action)
         if isinstance(answer, FoundByQuery):
-            return _found(c, action, answer)
+            return _found(call, action, answer)
         moved = yield from ask(ledger.ask(claim_of(action, call.plan.owner), answer=_word(answer), delay_s=wait_s))
         if moved is None:
             return (yield from _moved(action))
@@ -84,7 +91,7 @@ def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
             return _conclude(c, action, answer, unsettled.took_over)
         pause_s = _pause(action, wait_s)
         if (yield from sleep(pause_s)) is not None:
-            return Moved(action)
+            return Left(action)
         asked_at, wait_s = action.now + timedelta(seconds=pause_s), min(wait_s * 2, LAST_WAIT_S)
 
 
@@ -95,22 +102,32 @@ def _without_query(call: Call, unsettled: Unsettled) -> Steps[Finding]:
         return ManualReview(action, "the remote side cannot be asked", {})
     stopped = yield from sleep(c.backoff.next_delay(action.attempt - 1, random=call.random))
     if stopped is not None:
-        return Moved(action)
+        return Left(action)
     return Resend(action, "a repeat of it is harmless", unsettled.took_over, proved_by_absence=False)
 
 
-def _found(c: Contract, action: Action, found: FoundByQuery) -> Finding:
+def _found(call: Call, action: Action, found: FoundByQuery) -> Finding:
     """What was found must be what was meant; otherwise a person sees both versions."""
     if found.fingerprint is not None and found.fingerprint != action.fingerprint:
         detail = {"meant": action.fingerprint, "found": found.fingerprint, "receipt": found.receipt}
         return ManualReview(action, "the remote side has something else under this key", detail)
-    meant = {k: v for k, v in action.arguments.items() if k in (found.fields or {})}
-    other = differing(meant, dict(found.fields or {}))
+    other = _other_values(call, found.fields or {})
     if other:
         meant, theirs = ({k: pair[side] for k, pair in other.items()} for side in (0, 1))
         both = {"meant": meant, "found": theirs, "receipt": found.receipt}
         return ManualReview(action, "the remote side has other values", both)
     return Found(action, found.receipt, found.result)
+
+
+def _other_values(call: Call, found: Mapping[str, object]) -> dict[str, tuple[object, object]]:
+    """Return the found fields that are not what was meant, each with both values; a field's own type does the
+    comparing.
+    """
+    c = call.contract
+    theirs = {name: c.as_argument(name, value) for name, value in found.items()}
+    ours = {name: value for name, value in call.values.items() if name in found}
+    pairs = differing(ours, theirs, c.annotations)
+    return {name: (HIDDEN, HIDDEN) if name in c.secrets else pair for name, pair in pairs.items()}
 
 
 def _conclude(c: Contract, action: Action, answer: Absent | Inconclusive, took_over: bool) -> Finding:

@@ -217,9 +217,10 @@ class Runner:
     def _attempt(self, action: Action, claim: Claim, timeout_s: float) -> Generator[ActionContext]:
         """Hold the lease and set the context while a body runs."""
         self.invoked = True
-        lease_s = self.contract.lease_s
-        context = context_of(action, claim, lease_ends=self._asked_at + lease_s, timeout_s=timeout_s)
-        with keeper_of(self.store).holding(claim, lease_s, context), _current(context):
+        # By the row and not by the contract: a refused attempt's lease spans the wait before the next one as well.
+        left_s = (action.lease_until - action.now).total_seconds() if action.lease_until else 0.0
+        context = context_of(action, claim, lease_ends=self._asked_at + left_s, timeout_s=timeout_s)
+        with keeper_of(self.store).holding(claim, self.contract.lease_s, context), _current(context):
             yield context
 
     def _ended(self, body: AnyFuture, context: ActionContext | None) -> AttemptOutcome:

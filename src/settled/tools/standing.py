@@ -13,7 +13,7 @@ from typing import assert_never
 from settled.state.canonical import differing, idempotency_key
 from settled.state.machine import OPEN, State
 from settled.state.model import Action, Claim, Met, Plan
-from settled.tools.contract import Contract
+from settled.tools.contract import HIDDEN, Contract
 from settled.tools.messages import Code
 
 RECONCILER_GRACE_S = 2.0
@@ -198,10 +198,18 @@ def _other_arguments(call: Call, action: Action) -> First:
 
 
 def _shown(call: Call, action: Action) -> dict[str, tuple[object, object]]:
-    sent = json_values(call.plan.arguments)
-    secret = call.contract.secrets
-    pairs = differing(action.arguments, sent)
-    return {name: ("•••", "•••") if name in secret else pair for name, pair in pairs.items()}
+    """Name the arguments that make the difference, as each field's own type compares them. A secret's stored form is new
+    each time and cannot be compared: it is named where nothing else differs.
+    """
+    c, stored, sent = call.contract, action.arguments, json_values(call.plan.arguments)
+    ours, theirs = (
+        {name: c.as_argument(name, value) for name, value in values.items() if name not in c.secrets}
+        for values in (stored, sent)
+    )
+    pairs = differing(ours, theirs, c.annotations)
+    if not pairs:
+        return {name: (HIDDEN, HIDDEN) for name in sorted(c.secrets)}
+    return {name: (stored.get(name), sent.get(name)) for name in pairs}
 
 
 def json_values(arguments: str) -> dict[str, object]:

@@ -108,56 +108,64 @@ CREATE TABLE settled.decisions (
 -- The machine of settled/state/machine.py; a test holds the two tables against each other.
 CREATE FUNCTION settled.is_legal(from_state text, trigger text, to_state text) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT (from_state, trigger, to_state) IN (
-        ('planned', 'approve', 'approved'),
-        ('planned', 'deny', 'cancelled'),
-        ('planned', 'expire', 'cancelled'),
-        ('planned', 'supersede', 'cancelled'),
-        ('planned', 'withdraw', 'cancelled'),
-        ('approved', 'claim', 'running'),
-        ('approved', 'lapse', 'planned'),
-        ('approved', 'supersede', 'cancelled'),
-        ('approved', 'withdraw', 'cancelled'),
-        ('running', 'succeed', 'succeeded'),
-        ('running', 'fail', 'failed'),
-        ('running', 'refuse', 'running'),
-        ('running', 'lose', 'unknown'),
-        ('unknown', 'find', 'succeeded'),
-        ('unknown', 'succeed', 'succeeded'),
-        ('unknown', 'release', 'running'),
-        ('unknown', 'fail', 'failed'),
-        ('unknown', 'escalate', 'unknown'),
-        ('succeeded', 'compensate', 'compensation_pending'),
-        ('compensation_pending', 'compensated', 'compensated'),
-        ('compensation_pending', 'escalate', 'compensation_pending')
-    )
+    SELECT from_state || ' ' || trigger || ' ' || to_state = ANY (ARRAY[
+        'planned approve approved',
+        'planned deny cancelled',
+        'planned expire cancelled',
+        'planned supersede cancelled',
+        'planned withdraw cancelled',
+        'approved claim running',
+        'approved lapse planned',
+        'approved supersede cancelled',
+        'approved withdraw cancelled',
+        'running succeed succeeded',
+        'running fail failed',
+        'running refuse running',
+        'running lose unknown',
+        'unknown find succeeded',
+        'unknown succeed succeeded',
+        'unknown release running',
+        'unknown fail failed',
+        'unknown escalate unknown',
+        'succeeded compensate compensation_pending',
+        'compensation_pending compensated compensated',
+        'compensation_pending escalate compensation_pending'
+    ])
 $$;
 
--- For whoever bypasses Python: an illegal step, a changed intent or a lowered token is refused.
+-- For whoever bypasses Python: an illegal step, a changed intent or a lowered token is refused. One expression judges a
+-- lawful update (in a trigger's own condition it would be parsed anew for each statement).
 CREATE FUNCTION settled.guard_update() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF (NEW.tenant, NEW.id, NEW.thread_id, NEW.tool, NEW.intent, NEW.occurrence, NEW.idempotency_key, NEW.fingerprint)
-       IS DISTINCT FROM
-       (OLD.tenant, OLD.id, OLD.thread_id, OLD.tool, OLD.intent, OLD.occurrence, OLD.idempotency_key, OLD.fingerprint)
-       OR NEW.business_key IS DISTINCT FROM OLD.business_key OR NEW.arguments::text <> OLD.arguments::text THEN
-        RAISE EXCEPTION 'what action % intends cannot be changed', OLD.id USING ERRCODE = 'ST001';
-    END IF;
-    IF NEW.version = OLD.version THEN
-        IF (NEW.state, NEW.trigger, NEW.fencing_token, NEW.attempt) <> (OLD.state, OLD.trigger, OLD.fencing_token, OLD.attempt)
-           OR (NEW.receipt, NEW.evidence, NEW.code) IS DISTINCT FROM (OLD.receipt, OLD.evidence, OLD.code)
-           OR NEW.result::text IS DISTINCT FROM OLD.result::text THEN
-            RAISE EXCEPTION 'action % moves only by a transition', OLD.id USING ERRCODE = 'ST001';
-        END IF;
+    IF (NEW.planned_at, NEW.window_until, NEW.occurrence, NEW.tenant, NEW.id, NEW.thread_id, NEW.tool, NEW.intent,
+            NEW.idempotency_key, NEW.fingerprint, NEW.arguments::text)
+        = (OLD.planned_at, OLD.window_until, OLD.occurrence, OLD.tenant, OLD.id, OLD.thread_id, OLD.tool, OLD.intent,
+            OLD.idempotency_key, OLD.fingerprint, OLD.arguments::text)
+        AND NEW.business_key IS NOT DISTINCT FROM OLD.business_key AND NEW.repeat_of IS NOT DISTINCT FROM OLD.repeat_of
+        AND (CASE WHEN NEW.version = OLD.version
+            THEN (NEW.state, NEW.trigger, NEW.fencing_token, NEW.attempt) = (OLD.state, OLD.trigger, OLD.fencing_token, OLD.attempt)
+                AND (NEW.receipt, NEW.evidence, NEW.code, NEW.result::text)
+                    IS NOT DISTINCT FROM (OLD.receipt, OLD.evidence, OLD.code, OLD.result::text)
+            ELSE NEW.version = OLD.version + 1 AND NEW.previous = OLD.state
+                AND settled.is_legal(OLD.state, NEW.trigger, NEW.state)
+                AND NEW.fencing_token = OLD.fencing_token + (NEW.trigger IN ('claim', 'release'))::integer
+            END) THEN
         RETURN NULL;
     END IF;
-    IF NEW.version <> OLD.version + 1 OR NEW.previous IS DISTINCT FROM OLD.state
-       OR NOT settled.is_legal(OLD.state, NEW.trigger, NEW.state) THEN
-        RAISE EXCEPTION 'an action that is % cannot % to %', OLD.state, NEW.trigger, NEW.state USING ERRCODE = 'ST001';
-    END IF;
-    IF NEW.fencing_token <> OLD.fencing_token + (NEW.trigger IN ('claim', 'release'))::integer THEN
-        RAISE EXCEPTION 'the fencing token of action % rises with each claim and only then', OLD.id USING ERRCODE = 'ST001';
-    END IF;
-    RETURN NULL;
+    RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = CASE
+        WHEN NEW.version = OLD.version + 1 AND NOT settled.is_legal(OLD.state, NEW.trigger, NEW.state)
+            THEN format('an action that is %s cannot %s to %s', OLD.state, NEW.trigger, NEW.state)
+        WHEN NEW.fencing_token <> OLD.fencing_token
+            THEN format('the fencing token of action %s rises by one with each claim and only then', OLD.id)
+        WHEN NEW.version = OLD.version AND (NEW.state, NEW.trigger, NEW.attempt) <> (OLD.state, OLD.trigger, OLD.attempt)
+            THEN format('action %s moves only by a transition', OLD.id)
+        ELSE format('what action %s intends, or how it was settled, cannot be changed', OLD.id) END;
+END $$;
+
+-- `beginning_is_legal` judges a first version; a row that claims to be further on has skipped its steps.
+CREATE FUNCTION settled.guard_insert() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'action % cannot begin as version %', NEW.id, NEW.version USING ERRCODE = 'ST001';
 END $$;
 
 CREATE FUNCTION settled.guard_delete() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -183,6 +191,7 @@ BEGIN
 END $$;
 
 -- After, not before: a trigger that runs before an update locks and logs the row once more.
+CREATE TRIGGER guard_insert BEFORE INSERT ON settled.actions FOR EACH ROW WHEN (NEW.version <> 1) EXECUTE FUNCTION settled.guard_insert();
 CREATE TRIGGER guard_update AFTER UPDATE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard_update();
 CREATE TRIGGER guard_delete BEFORE DELETE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard_delete();
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON settled.actions EXECUTE FUNCTION settled.guard_truncate();

@@ -1,0 +1,215 @@
+"""A declaration that contradicts itself is refused when it is made, with the sentence that says how to fix it."""
+
+import subprocess
+import sys
+import warnings
+from datetime import timedelta
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from acts import Remote, count, through_async, through_sync
+from settled import (
+    Backoff,
+    Code,
+    ContractError,
+    ContractWarning,
+    Incidental,
+    Ledger,
+    NotYet,
+    Unguarded,
+    action,
+    current_action,
+)
+from settled.tools.contract import ActionTool
+from settled.tools.effects import Absent
+
+WRITE: dict[str, Any] = {"risk": "non_idempotent_write", "remote": "opaque", "identity": ("order_id",)}
+
+
+def declared(**contract: Any) -> ActionTool:
+    @action(**{**WRITE, **contract})
+    def pay(order_id: str, amount: float = 1, memo: Annotated[str, Incidental()] = "") -> object:
+        """Pay an order."""
+        return None
+
+    return pay
+
+
+def query(_: object) -> Absent:
+    return Absent()
+
+
+CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "no identity": ({"identity": None}, r'identity=\("field", \.\.\.\) or identity="all"'),
+    "identity that is no argument": ({"identity": ("oder",)}, "not an argument"),
+    "identity as one text": ({"identity": "order_id"}, r'\("order_id",\)'),
+    "unique that is no argument": ({"unique": ("oder",)}, "not an argument"),
+    "incidental identity": ({"identity": ("memo",)}, "cannot be both incidental"),
+    "incidental unique": ({"unique": ("memo",)}, "cannot be both incidental"),
+    "queryable without a query": ({"remote": "queryable"}, 'needs query=.*or say remote="opaque"'),
+    "a read with a query": ({"risk": "read", "identity": None, "query": query}, "drop them"),
+    "a read with an identity": ({"risk": "read"}, "drop them"),
+    "resend where a repeat is recognised": (
+        {"resend_when_absent": True, "unique": ("order_id",)},
+        "resend_when_absent",
+    ),
+    "resend without a lock": (
+        {"resend_when_absent": True, "remote": "queryable", "query": query},
+        "under the lock of that key",
+    ),
+    "no attempt": ({"max_attempts": 0}, "at least 1"),
+    "no time": ({"timeout": 0}, "more than 0"),
+    "negative time": ({"timeout": -1}, "more than 0"),
+    "nan time": ({"timeout": float("nan")}, "timeout"),
+    "deadline below timeout": ({"timeout": 10, "deadline": 5}, "deadline must not be below timeout"),
+    "timeout not below lease": ({"timeout": 10, "lease": 10}, "timeout must be below lease"),
+    "settle window below timeout": ({"timeout": 10, "settle_window": 5}, "settle_window must not be below timeout"),
+    "no window": ({"window": timedelta(0)}, "window must be more than 0"),
+    "unknown risk": ({"risk": "dangerous"}, "read, idempotent_write, non_idempotent_write"),
+    "unknown remote": ({"remote": "eventual"}, "dedupes, queryable, opaque"),
+}
+
+
+@pytest.mark.parametrize(("contract", "sentence"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_contradiction_is_refused_with_its_remedy(contract: dict[str, Any], sentence: str) -> None:
+    """Each contradiction has its own sentence."""
+    with pytest.raises(ContractError, match=sentence):
+        declared(**contract)
+
+
+@pytest.mark.parametrize("parameter", ["approval", "compensate", "emits"])
+def test_what_is_not_built_says_so(parameter: str) -> None:
+    """Declared ahead of what this version carries out: refused, not ignored."""
+    with pytest.raises(NotYet, match=f"{parameter}="):
+        declared(**{parameter: lambda *_: None})
+
+
+@pytest.mark.parametrize("backoff", [{"first": -1}, {"first": 9, "cap": 1}, {"jitter": float("nan")}])
+def test_a_backoff_judges_itself(backoff: dict[str, float]) -> None:
+    """Negative, shrinking or unending waits are refused."""
+    with pytest.raises(ContractError, match="backoff"):
+        Backoff(**backoff)
+
+
+def test_signatures_that_cannot_be_described() -> None:
+    """Arguments without a name, and a `repeat_of` of the author's own, are refused."""
+    with pytest.raises(ContractError, match="name each argument"):
+
+        @action(**WRITE)
+        def rest(order_id: str, *rest: str) -> None: ...
+
+    with pytest.raises(ContractError, match="name each argument"):
+
+        @action(**WRITE)
+        def more(order_id: str, **more: str) -> None: ...
+
+    with pytest.raises(ContractError, match="added by itself"):
+
+        @action(**WRITE)
+        def twice(order_id: str, repeat_of: str) -> None: ...
+
+
+def test_loose_text_draws_a_warning_that_names_it() -> None:
+    """A free text that is neither identity, incidental nor constrained."""
+    with pytest.warns(ContractWarning, match="'reason'.*Incidental"):
+
+        @action(**WRITE)
+        def pay(order_id: str, reason: str) -> None: ...
+
+
+@pytest.mark.filterwarnings("error")
+def test_tidy_text_draws_none() -> None:
+    """Incidental, constrained and identity texts are fine, and so is a repeat that does no harm."""
+    declared()
+
+    @action(**{**WRITE, "identity": "all"})
+    def every(order_id: str, reason: str) -> None: ...
+
+    @action(**WRITE)
+    def bounded(order_id: str, currency: Annotated[str, Field(pattern="^[A-Z]{3}$")]) -> None: ...
+
+    @action(risk="idempotent_write", remote="opaque")
+    def harmless(order_id: str, reason: str) -> None: ...
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        @action(risk="read")
+        def look(text: str) -> None: ...
+
+
+async def test_calling_the_tool_directly_is_refused(ledger: Ledger) -> None:
+    """A plain tool node cannot bypass the ledger: the body is not reached."""
+    remote = Remote()
+
+    @action(**{**WRITE, "name": "pay_order"})
+    def pay(order_id: str) -> object:
+        """Pay an order."""
+        return remote.do()
+
+    for call in (pay.invoke, pay.run):
+        with pytest.raises(Unguarded, match="pay_order is an action"):
+            call({"order_id": "A"})
+    with pytest.raises(Unguarded, match=r"settled\.perform"):
+        await pay.ainvoke({"order_id": "A"})
+    with pytest.raises(Unguarded):
+        current_action()
+    assert (remote.effects, count(ledger.url)) == ([], 0)
+    assert (pay.name, pay.description) == ("pay_order", "Pay an order.")
+    assert set(pay.args) == {"order_id", "repeat_of"}
+
+
+async def test_a_read_may_be_called_in_any_way(ledger: Ledger) -> None:
+    """No side effect: no ledger row, callable directly, tried again while it is refused."""
+    calls: list[str] = []
+
+    @action(risk="read", backoff=Backoff(first=0.01, cap=0.01, jitter=0))
+    def look(order_id: str) -> str:
+        """Look at an order."""
+        calls.append(order_id)
+        if len(calls) == 2:
+            raise TimeoutError
+        return f"order {order_id}"
+
+    assert look.invoke({"order_id": "A"}) == "order A"
+    outcome = await through_sync(look, ["A"], ledger=ledger)
+    assert (outcome.code, outcome.result, outcome.state, outcome.attempts) == (Code.SUCCEEDED, "order A", None, 2)
+    again = await through_async(look, ["A"], ledger=ledger)
+    assert (again.code, again.replayed) == (Code.SUCCEEDED, False)
+    assert (len(calls), count(ledger.url)) == (4, 0)
+
+
+HEAVY = ("langgraph", "langchain_core", "psycopg", "pydantic", "cryptography", "httpx", "httpx2")
+
+
+def test_import_is_light_and_every_name_resolves() -> None:
+    """`import settled` loads nothing heavy, in well under a second; each public name is there when asked for."""
+    code = f"""
+import sys, time
+begun = time.perf_counter()
+import settled
+took = time.perf_counter() - begun
+loaded = [name for name in {HEAVY!r} if name in sys.modules]
+assert not loaded, loaded
+assert took < 0.5, took
+missing = [name for name in settled.__all__ if getattr(settled, name, None) is None]
+assert not missing, missing
+assert set(settled.__all__) <= set(dir(settled))
+try:
+    settled.nonsense
+except AttributeError as error:
+    assert "nonsense" in str(error)
+else:
+    raise AssertionError("a name that is not there was found")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_tools_and_state_do_not_load_langgraph() -> None:
+    """The door without LangGraph works without it."""
+    code = "import sys, settled; settled.perform, settled.Ledger, settled.action; assert 'langgraph' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
