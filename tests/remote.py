@@ -9,6 +9,7 @@
 Give it a database that outlives the fault under test: its own connections must not die with the ledger's.
 """
 
+import contextlib
 import json
 import socket
 import struct
@@ -263,10 +264,8 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def finish(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             super().finish()
-        except OSError:
-            pass
 
 
 def _told(effect: Effect) -> dict[str, object]:

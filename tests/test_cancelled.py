@@ -20,9 +20,7 @@ CALL = {"order_id": "O-1", "amount": 118}
 LONG = {"timeout": 6.0, "deadline": 15.0, "lease": 7.0, "settle_window": 6.0}
 
 
-async def test_cancelled_in_the_body_it_is_unknown_and_the_reply_settles_it(
-    ledger: Ledger, database_url: str
-) -> None:
+async def test_cancelled_in_the_body_it_is_unknown_and_the_reply_settles_it(ledger: Ledger, database_url: str) -> None:
     """The request is on its way: unknown is recorded before CancelledError goes on; one effect, its receipt later."""
     with Remote(database_url) as remote:
         remote.next(late(0.5))
@@ -90,9 +88,7 @@ async def test_cancelled_during_a_statement_it_is_carried_to_its_end(
                     asyncio.get_running_loop().call_soon(call.cancel)
 
         tool = payment(remote.url, asynchronous=True, **LONG)
-        call = asyncio.create_task(
-            aperform(tool, CALL, ledger=ledger, thread_id="t", world=World(watch=watch))
-        )
+        call = asyncio.create_task(aperform(tool, CALL, ledger=ledger, thread_id="t", world=World(watch=watch)))
         with pytest.raises(asyncio.CancelledError):
             await call
         (left,) = actions(ledger)
@@ -107,7 +103,7 @@ async def test_cancelled_during_a_statement_it_is_carried_to_its_end(
 async def test_cancelled_while_a_statement_waits_for_a_lock_it_is_carried_to_its_end(
     ledger: Ledger, database_url: str
 ) -> None:
-    """The settle hangs in Postgres when the caller is cancelled, twice: it is settled, and then CancelledError comes."""
+    """The settle hangs in Postgres when the caller is cancelled, twice: it is settled, then CancelledError comes."""
     with Remote(database_url) as remote, psycopg.connect(database_url) as other:
 
         def lock() -> None:
@@ -161,7 +157,7 @@ async def test_cancelled_while_it_waits_for_another_caller_it_changes_nothing(
         assert triggers(ledger, end.action_id) == ["plan", "approve", "claim", "succeed"]
 
 
-@pytest.mark.parametrize("kind", ["query", "pause"])
+@pytest.mark.parametrize("kind", ["query", pytest.param("pause", marks=pytest.mark.deep)])
 async def test_cancelled_while_it_reconciles_it_stays_unknown_and_is_found_later(
     ledger: Ledger, database_url: str, kind: str
 ) -> None:
@@ -254,9 +250,7 @@ def test_interrupted_during_a_statement_it_is_carried_to_its_end(database_url: s
         psycopg.connect(database_url) as other,
         psycopg.connect(database_url, autocommit=True) as looking,
     ):
-        tool = payment(
-            remote.url, before=lambda: other.execute("SELECT id FROM settled.actions FOR UPDATE"), **LONG
-        )
+        tool = payment(remote.url, before=lambda: other.execute("SELECT id FROM settled.actions FOR UPDATE"), **LONG)
 
         def hanging() -> bool:
             waits = looking.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()

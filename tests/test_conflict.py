@@ -190,3 +190,15 @@ async def test_a_conflict_names_what_differs_and_nothing_else(door: Door, ledger
     json.dumps(conflict.artifact)
     assert "worded anew" not in conflict.message
     assert len(remote.effects) == 1
+
+
+async def test_two_amounts_at_the_same_instant(ledger: Ledger) -> None:
+    """Sixteen callers with sixteen amounts: one is sent, fifteen are conflicts with it."""
+    remote = Remote()
+    tool = pay(remote)
+    outcomes = await asyncio.gather(
+        *(through_sync(tool, {"invoice": "INV-102", "amount": n}, ledger=ledger) for n in range(16))
+    )
+    assert len(remote.effects) == 1
+    assert sorted(o.code for o in outcomes) == [Code.CONFLICT] * 15 + [Code.SUCCEEDED]
+    assert len({o.action_id for o in outcomes}) == 1

@@ -4,10 +4,11 @@ import subprocess
 import sys
 import warnings
 from datetime import timedelta
+from decimal import Decimal
 from typing import Annotated, Any
 
 import pytest
-from pydantic import Field
+from pydantic import AfterValidator, Field, SecretStr
 
 from acts import Remote, count, through_async, through_sync
 from settled import (
@@ -179,6 +180,63 @@ async def test_a_read_may_be_called_in_any_way(ledger: Ledger) -> None:
     again = await through_async(look, ["A"], ledger=ledger)
     assert (again.code, again.replayed) == (Code.SUCCEEDED, False)
     assert (len(calls), count(ledger.url)) == (4, 0)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (Annotated[int, AfterValidator(lambda euros: euros * 100)], 5),
+        (SecretStr, "hunter2"),
+        (Annotated[int, Field(exclude=True)], 5),
+        (Any, Decimal("1.5")),
+    ],
+    ids=["validator that changes twice", "SecretStr", "left out of JSON", "Decimal for Any"],
+)
+async def test_what_was_hashed_is_what_is_carried_out(hint: Any, value: object, ledger: Ledger) -> None:
+    """An argument that its stored form would change is refused before anything is written: 5 never becomes 50000."""
+    got: list[object] = []
+
+    def pay(amount: object) -> object:
+        got.append(amount)
+        return {"receipt": "R-1"}
+
+    pay.__annotations__["amount"] = hint
+    tool = action(risk="idempotent_write", remote="opaque")(pay)
+    for door in (through_sync, through_async):
+        with pytest.raises(ContractError, match="amount cannot be stored and read back"):
+            await door(tool, [value], ledger=ledger)
+    assert (got, count(ledger.url)) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "carried_out"),
+    [
+        (Annotated[str, AfterValidator(str.strip)], "  x ", "x"),
+        (set[int], [3, 1, 3], {1, 3}),
+        (bytes, "abc", b"abc"),
+        (tuple[int, str], [1, "a"], (1, "a")),
+        (int | str, "5", "5"),
+        (float, 0.1 + 0.2, 0.1 + 0.2),
+        (Decimal, "100.50", Decimal("100.50")),
+        (dict[str, list[int]], {"a": [2, 1]}, {"a": [2, 1]}),
+        (Any, {"a": [1, None, "x"]}, {"a": [1, None, "x"]}),
+    ],
+    ids=range(9),
+)
+async def test_validated_values_survive_the_store(
+    hint: Any, value: object, carried_out: object, ledger: Ledger
+) -> None:
+    """Types that JSON does not have come back from the ledger as the schema made them."""
+    got: list[object] = []
+
+    def pay(amount: object) -> None:
+        got.append(amount)
+
+    pay.__annotations__["amount"] = hint
+    tool = action(risk="idempotent_write", remote="opaque")(pay)
+    outcome = await through_sync(tool, [value], ledger=ledger)
+    assert (outcome.code, got) == (Code.SUCCEEDED, [carried_out])
+    assert type(got[0]) is type(carried_out)
 
 
 HEAVY = ("langgraph", "langchain_core", "psycopg", "pydantic", "cryptography", "httpx", "httpx2")

@@ -1,5 +1,7 @@
 """A second refund of the same amount is possible, and never silent: `repeat_of` asks a person about a new action."""
 
+import asyncio
+
 import pytest
 
 from acts import Door, Remote, action_of, both_doors, count, events_of, through_sync, triggers_of
@@ -154,3 +156,31 @@ async def test_a_decision_that_gains_a_repeat_of_is_another_decision(door: Door,
     forked = await door(tool, {**ARGUMENTS, "repeat_of": first.action_id}, ledger=ledger, decision="click-1")
     assert (forked.code, forked.state) == (Code.WAITING_FOR_APPROVAL, State.PLANNED)
     assert len(remote.effects) == 1
+
+
+async def test_an_approval_is_spent_once(ledger: Ledger) -> None:
+    """Sixteen callers find the approved repeat at the same instant: one runs it, and all get its receipt."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await through_sync(tool, ARGUMENTS, ledger=ledger)
+    repeat = {**ARGUMENTS, "repeat_of": first.action_id}
+    waiting = await through_sync(tool, repeat, ledger=ledger)
+    approve(ledger, waiting)
+    outcomes = await asyncio.gather(*(through_sync(tool, repeat, ledger=ledger) for _ in range(16)))
+    assert len(remote.effects) == 2
+    assert {(o.action_id, o.receipt) for o in outcomes} == {(waiting.action_id, "RF-2")}
+    assert triggers_of(ledger, waiting).count("claim") == 1
+
+
+async def test_two_repeats_at_once_ask_one_person_once(ledger: Ledger) -> None:
+    """A double click on the repeat plans one action, whatever its decisions are."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await through_sync(tool, ARGUMENTS, ledger=ledger)
+    repeat = {**ARGUMENTS, "repeat_of": first.action_id}
+    outcomes = await asyncio.gather(
+        *(through_sync(tool, repeat, ledger=ledger, decision=f"click-{n}") for n in range(16))
+    )
+    assert {o.code for o in outcomes} == {Code.WAITING_FOR_APPROVAL}
+    assert len({o.action_id for o in outcomes}) == 1
+    assert (count(ledger.url), len(remote.effects)) == (2, 1)

@@ -8,7 +8,7 @@ import pytest
 
 import remote as far
 from acts import Door, both_doors, events_of
-from settled import Code, Ledger, State, action, http
+from settled import Code, Inquiry, Ledger, State, action, http
 
 LOST = {
     "dropped": far.DROP,
@@ -165,3 +165,68 @@ def closed_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"http://127.0.0.1:{probe.getsockname()[1]}/"
+
+
+SAID_NO = {
+    400: (Code.INVALID, {"message": "amount is too small"}),
+    401: (Code.FORBIDDEN, {"message": "who are you"}),
+    403: (Code.FORBIDDEN, {"message": "not yours"}),
+    404: (Code.REJECTED, {"message": "no such order"}),
+    409: (Code.REJECTED, {"message": "already reimbursed", "receipt": "R-55821"}),
+    410: (Code.REJECTED, {"message": "gone"}),
+    418: (Code.REJECTED, {"message": "a teapot"}),
+    422: (Code.INVALID, {"message": "not payable"}),
+}
+
+
+@both_doors
+@pytest.mark.parametrize("status", SAID_NO)
+async def test_a_definite_no_is_final(door: Door, status: int, remote: far.Remote, ledger: Ledger) -> None:
+    """Processed, and refused: failed, with the remote side's own words; neither asked nor sent again."""
+    code, body = SAID_NO[status]
+    remote.next(far.Fault(commits=False, status=status, body=body))
+    outcome = await door(far.payment(remote.url, remote="queryable"), ARGUMENTS, ledger=ledger)
+    assert (outcome.code, outcome.state, outcome.attempts) == (code, State.FAILED, 1)
+    assert body["message"] in outcome.message
+    assert outcome.receipt == body.get("receipt")
+    assert outcome.artifact["may_retry"] is (code == Code.INVALID)
+    assert (remote.count(), remote.posts(), remote.queries()) == (0, 1, 0)
+
+
+@both_doors
+async def test_in_flight_at_the_remote_side_is_waited_for(door: Door, remote: far.Remote, ledger: Ledger) -> None:
+    """409 about the key itself: the first request still runs there, so it is unknown and asked."""
+    body = {"code": "idempotency_key_in_use", "message": "a request with this key is in progress"}
+    remote.next(far.Fault(commits=True, status=409, body=body))
+    outcome = await door(far.payment(remote.url, remote="queryable"), ARGUMENTS, ledger=ledger)
+    assert (outcome.code, outcome.receipt, remote.posts()) == (Code.SUCCEEDED, "R-1", 1)
+
+
+@both_doors
+async def test_a_key_that_the_remote_side_knows_otherwise_is_a_conflict(
+    door: Door, database_url: str, ledger: Ledger
+) -> None:
+    """422 key reuse with other arguments: surfaced, and never sent again."""
+    with far.Remote(database_url, dedupes=True) as remote:
+        tool = far.payment(remote.url)
+        first = await door(tool, ARGUMENTS, ledger=ledger)
+        assert remote.commit("other", {}) is not None
+        remote.next(far.Fault(commits=False, status=422, body={"code": "idempotency_key_reused", "message": "reused"}))
+        outcome = await door(tool, {"order_id": "A-2", "amount": 1}, ledger=ledger)
+        again = await door(tool, {"order_id": "A-2", "amount": 1}, ledger=ledger)
+        assert (first.code, outcome.code, again.code) == (Code.SUCCEEDED, Code.CONFLICT, Code.CONFLICT)
+        assert (outcome.state, again.replayed, remote.posts()) == (State.FAILED, True, 2)
+
+
+@both_doors
+async def test_an_async_query_answers_through_both_doors(door: Door, remote: far.Remote, ledger: Ledger) -> None:
+    """The author's query may be async, whichever door is used."""
+    ask = far.asking(remote.url)
+
+    async def query(inquiry: Inquiry) -> object:
+        await asyncio.sleep(0)
+        return ask(inquiry)
+
+    remote.next(far.DROP)
+    outcome = await door(far.payment(remote.url, remote="queryable", query=query), ARGUMENTS, ledger=ledger)
+    assert (outcome.code, outcome.receipt, remote.posts()) == (Code.SUCCEEDED, "R-1", 1)

@@ -10,7 +10,24 @@ import pytest
 from pydantic import BaseModel
 
 from acts import Door, action_of, both_doors, rows
-from settled import Code, Ledger, Rejected, State, Succeeded, action
+from settled import (
+    Backoff,
+    Code,
+    Conflict,
+    Forbidden,
+    Found,
+    Inconclusive,
+    Invalid,
+    Ledger,
+    Refused,
+    Rejected,
+    State,
+    Succeeded,
+    Unknown,
+    action,
+)
+
+QUICK = Backoff(first=0.01, cap=0.01, jitter=0)
 
 
 class Ticket(BaseModel):
@@ -120,3 +137,70 @@ async def test_a_rejection_is_recorded_whatever_its_reason(door: Door, reason: s
     outcome.message.encode()
     assert len(outcome.message) < 3000
     assert action_of(ledger, outcome).reason
+
+
+HOSTILE = ["a\x00b", "\ud800", "x" * 500_000]
+
+
+@both_doors
+@pytest.mark.parametrize("text", HOSTILE, ids=range(3))
+@pytest.mark.parametrize("kind", [Unknown, Forbidden, Conflict, Invalid, Refused])
+async def test_every_end_is_recorded_whatever_its_words(
+    door: Door, kind: Callable[[str], object], text: str, ledger: Ledger
+) -> None:
+    """No words of a remote side keep an outcome from being written down."""
+
+    @action(risk="non_idempotent_write", remote="opaque", identity="all", max_attempts=2, backoff=QUICK)
+    def pay(order: int) -> object:
+        return kind(text)
+
+    outcome = await door(pay, [1], ledger=ledger)
+    assert outcome.state == (State.UNKNOWN if kind is Unknown else State.FAILED)
+    assert len(outcome.message.encode()) < 3000
+    assert len(action_of(ledger, outcome).reason or "") < 1000
+
+
+@both_doors
+@pytest.mark.parametrize("text", HOSTILE, ids=range(3))
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (lambda t: Found(t, {"t": t}), State.SUCCEEDED),
+        (lambda t: Found("R-1", fields={"order": t}), State.UNKNOWN),
+        (lambda t: Found("R-1", fields={t: t}), State.UNKNOWN),
+        (lambda t: Found(t, fingerprint=t), State.UNKNOWN),
+        (lambda t: Inconclusive(t), State.UNKNOWN),
+    ],
+    ids=["found", "other value", "other field", "other fingerprint", "inconclusive"],
+)
+async def test_every_answer_of_a_query_is_recorded(
+    door: Door, answer: Callable[[str], object], state: State, text: str, ledger: Ledger
+) -> None:
+    """Nor the words of a query's answer: it settles the action, or a person sees it."""
+
+    @action(
+        risk="non_idempotent_write", remote="queryable", identity="all", query=lambda _: answer(text),
+        timeout=0.05, settle_window=0.05,
+    )  # fmt: skip
+    def pay(order: str) -> object:
+        return Unknown("no answer")
+
+    outcome = await door(pay, ["A"], ledger=ledger)
+    assert outcome.state == state
+    assert len(outcome.message.encode()) < 50_000
+    assert len(action_of(ledger, outcome).receipt or "") <= 256
+
+
+@both_doors
+@pytest.mark.parametrize("after_s", [math.nan, math.inf, -5, 1e300, "5"], ids=repr)
+async def test_an_odd_retry_after_ends_the_call_and_not_the_process(
+    door: Door, after_s: object, ledger: Ledger
+) -> None:
+    """A wait that is no number of seconds is not waited for."""
+
+    @action(risk="non_idempotent_write", remote="opaque", identity="all", max_attempts=2, backoff=QUICK)
+    def pay(order: int) -> object:
+        return Refused("busy", after_s)  # type: ignore[arg-type]
+
+    outcome = await door(pay, [1], ledger=ledger)
+    assert (outcome.code, outcome.state) == (Code.UNAVAILABLE, State.FAILED)

@@ -1,5 +1,7 @@
 """The same call, written in other ways, is one intent: one effect, one action, one receipt."""
 
+import asyncio
+import threading
 from typing import Annotated
 
 import pytest
@@ -126,3 +128,41 @@ async def test_the_same_decision_meets_its_action_for_ever(door: Door, ledger: L
     assert other.code == Code.DUPLICATE
     assert {o.receipt for o in [*outcomes, other]} == {"RF-1"}
     assert len(remote.effects) == 1
+
+
+@both_doors
+@pytest.mark.parametrize(("wait_s", "code"), [(5, Code.DUPLICATE), (0.1, Code.IN_PROGRESS)])
+async def test_a_repeat_in_flight_waits_or_is_told_so(door: Door, wait_s: float, code: Code, ledger: Ledger) -> None:
+    """While the first runs, the same call waits for its receipt for as long as it may, and sends nothing."""
+    remote, until = Remote(), threading.Event()
+
+    @action(risk="non_idempotent_write", remote="opaque", identity="all", timeout=5)
+    def pay(order: int) -> object:
+        done = remote.do()
+        assert until.wait(5)
+        return done
+
+    first = asyncio.create_task(door(pay, [1], ledger=ledger))
+    await asyncio.to_thread(remote.begun.wait, 5)
+    second = asyncio.create_task(door(pay, [1], ledger=ledger, wait_s=wait_s))
+    await asyncio.sleep(0.4)
+    until.set()
+    done, told = await first, await second
+    assert (done.code, told.code, told.action_id) == (Code.SUCCEEDED, code, done.action_id)
+    assert told.receipt == (done.receipt if code == Code.DUPLICATE else None)
+    assert told.artifact["may_retry"] is False
+    assert len(remote.effects) == 1
+
+
+@both_doors
+@pytest.mark.parametrize("decision", ["", ("m", ""), ("m\x1fc",), ("m", "c"), ("mc",), ["m", "c", "0"]], ids=range(6))
+async def test_decisions_are_told_apart_by_their_parts(door: Door, decision: object, ledger: Ledger) -> None:
+    """No joining of parts makes two decisions one: each begins its own action where the call differs."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await door(tool, ["A-1", 1, []], ledger=ledger, decision=decision)
+    same = await door(tool, ["A-1", 1, []], ledger=ledger, decision=decision)
+    other = await door(tool, ["A-2", 1, []], ledger=ledger, decision=decision)
+    assert (first.code, same.code, other.code) == (Code.SUCCEEDED, Code.SUCCEEDED, Code.SUCCEEDED)
+    assert same.replayed
+    assert len(remote.effects) == 2

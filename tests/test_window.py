@@ -199,3 +199,22 @@ async def test_the_window_is_judged_by_the_database_clock(database_url: str) -> 
         after = await through_async(tool, ARGUMENTS, ledger=two)
         await two.aclose()
     assert same.action_id == first.action_id != after.action_id
+
+
+@both_doors
+@pytest.mark.parametrize("decision", [None, "click"])
+async def test_a_changed_call_meets_a_business_key_that_was_taken_meanwhile(
+    door: Door, decision: str | None, ledger: Ledger
+) -> None:
+    """Monday's call failed, Tuesday's did it: Monday's changed call gets Tuesday's receipt, and is not sent."""
+    remote = Remote()
+    click = [None if decision is None else f"{decision}-{n}" for n in range(3)]
+    failed = await door(
+        ticket(remote, ends=Rejected("closed")), ARGUMENTS, ledger=ledger, thread_id="monday", decision=click[0]
+    )
+    tool = ticket(remote)
+    done = await door(tool, ARGUMENTS, ledger=ledger, thread_id="tuesday", decision=click[1])
+    changed = await door(tool, ["E-7", "INV-102", 99], ledger=ledger, thread_id="monday", decision=click[2])
+    assert (failed.code, done.code) == (Code.REJECTED, Code.SUCCEEDED)
+    assert (changed.code, changed.action_id, changed.receipt) == (Code.REJECTED, done.action_id, done.receipt)
+    assert len(remote.effects) == 2

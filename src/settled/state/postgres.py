@@ -176,6 +176,7 @@ class Database:
                     self.url,
                     min_size=1,
                     max_size=self._max_connections,
+                    reconnect_timeout=POOL_RECONNECT_S,
                     kwargs={**self._connect_args, "cursor_factory": psycopg.RawCursor},
                     configure=_keep_plans if self._prepare else None,
                     open=True,
@@ -191,6 +192,7 @@ class Database:
                 self.url,
                 min_size=1,
                 max_size=self._max_connections,
+                reconnect_timeout=POOL_RECONNECT_S,
                 kwargs={**self._connect_args, "cursor_factory": psycopg.AsyncRawCursor},
                 configure=_akeep_plans if self._prepare else None,
                 open=False,
@@ -234,6 +236,11 @@ async def _akeep_plans(connection: psycopg.AsyncConnection[TupleRow]) -> None:
 RECONNECT_WAIT_S = 0.1
 """Between tries while Postgres is away: short beside a restart, long beside a round trip."""
 
+POOL_RECONNECT_S, POOL_WAIT_S = 0.2, 1.0
+"""A pool doubles the waits between its own attempts to connect, so after an outage of a minute it would stay away for
+half a minute more. It gives up sooner than that, and a query that asks again makes it begin anew.
+"""
+
 
 class Tries:
     """The seconds left for each next try, until a time is up; the first `free` tries need no wait (dead pooled
@@ -256,7 +263,7 @@ class Tries:
     def __iter__(self) -> Generator[float]:
         while True:
             self._count += 1
-            yield max(self._end - time.monotonic(), 0.1)
+            yield min(max(self._end - time.monotonic(), 0.1), POOL_WAIT_S)
 
 
 def ledger_statements() -> dict[str, Statement]:

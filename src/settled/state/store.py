@@ -13,9 +13,10 @@ from typing import Self
 import psycopg
 
 from settled.state import embedded
-from settled.state.errors import ContractError, LedgerUnavailable
+from settled.state.errors import ContractError
+from settled.state.locks import LockConnections, ThreadLock
 from settled.state.migrations import migrate
-from settled.state.postgres import RECONNECT_WAIT_S, Clock, Database, Tries, send, unavailable
+from settled.state.postgres import RECONNECT_WAIT_S, Clock, Database, Tries, unavailable
 from settled.state.secrets import Vault
 
 
@@ -23,6 +24,7 @@ class Ledger(Database):
     """The ledger in one Postgres database. Open it with `Ledger.connect`; close it, or use it in a `with`."""
 
     vault: Vault
+    _locks: LockConnections
 
     @classmethod
     def connect(
@@ -45,12 +47,18 @@ class Ledger(Database):
         found = url or os.environ.get("SETTLED_DATABASE_URL") or embedded.server()
         _reach(lambda: migrate(found), patience_s)
         ledger = cls(found, max_connections=max_connections, patience_s=patience_s, prepare=prepare, clock=clock)
+        ledger._locks = LockConnections(found)
         ledger.vault = Vault(secret_key or os.environ.get("SETTLED_SECRET_KEY"))
         return ledger
 
-    def thread_lock(self, tenant: str, thread_id: str) -> "ThreadLock":
+    def thread_lock(self, tenant: str, thread_id: str) -> ThreadLock:
         """Return the lock of a thread, not yet taken."""
-        return ThreadLock(self.url, f"{tenant}\x1f{thread_id}")
+        return ThreadLock(self._locks, f"{tenant}\x1f{thread_id}")
+
+    def close(self) -> None:
+        """Close the connections. The async pool of a loop is closed by `aclose` in that loop."""
+        self._locks.close()
+        super().close()
 
     def __enter__(self) -> Self:
         return self
@@ -68,41 +76,6 @@ class Ledger(Database):
     ) -> None:
         await self.aclose()
         self.close()
-
-
-class ThreadLock:
-    """A session-level advisory lock on a connection of its own: it dies with its owner."""
-
-    def __init__(self, url: str, name: str) -> None:
-        self._url = url
-        self._name = name
-        self._connection: psycopg.Connection | None = None
-
-    def take(self) -> bool:
-        """Take the lock; False when somebody else has it. Raises LedgerUnavailable when Postgres cannot be reached."""
-        try:
-            connection = psycopg.connect(self._url, autocommit=True, cursor_factory=psycopg.RawCursor)
-            taken = bool(send(connection, "lock_thread", name=self._name)[0][0])
-        except psycopg.OperationalError as error:
-            raise LedgerUnavailable("Postgres did not answer when a thread's lock was asked for") from error
-        if taken:
-            self._connection = connection
-        else:
-            connection.close()
-        return taken
-
-    def is_held(self) -> bool:
-        """Ask Postgres whether the connection, and so the lock, is still alive."""
-        try:
-            return self._connection is not None and bool(self._connection.execute(b"SELECT true").fetchone())
-        except psycopg.Error:
-            return False
-
-    def give_back(self) -> None:
-        """Give the lock back; harmless when it is lost already."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 _WILL_NOT_HEAL = ("password authentication failed", "does not exist", "no password supplied", "no pg_hba.conf entry")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import PydanticSerializationError
 
-from settled.state.canonical import Secret, check_arguments, marked
+from settled.state.canonical import Secret, check_arguments, differing, marked
 from settled.state.errors import ContractError, InvalidArguments
 from settled.state.input_limits import MAX_ARGUMENT_BYTES
 from settled.state.secrets import Vault, is_sealed
@@ -89,6 +89,27 @@ def store(model: BaseModel, secrets: frozenset[str], vault: Vault) -> str:
     values = json.loads(plain)
     sealed = {name: vault.seal(json.dumps(value)) if name in secrets else value for name, value in values.items()}
     return json.dumps(sealed, ensure_ascii=False)
+
+
+def check_read_back(model: BaseModel, annotations: Mapping[str, Any]) -> None:
+    """Refuse a tool whose arguments do not come back from their stored form as what was hashed; ContractError names
+    them.
+
+    What runs is read from the store: a validator that changes a value each time would change it twice there (5 becomes
+    500, and 50000 is sent), and a type that hides its value (SecretStr) would send its stars.
+    """
+    try:
+        kept = type(model).model_validate(json.loads(model.model_dump_json(exclude={REPEAT_OF})))
+        if kept == model:
+            return
+        changed = list(differing(values_of(model), values_of(kept), annotations))
+    except ValidationError as error:
+        changed = [_first_rule(error).field]
+    if changed:
+        raise ContractError(
+            f"{type(model).__name__}: {', '.join(changed)} cannot be stored and read back as it was validated: declare "
+            "a plain type whose validators leave a valid value alone (for a secret: Annotated[str, Secret()])"
+        )
 
 
 def restore(schema: type[BaseModel], stored: Mapping[str, object], vault: Vault) -> dict[str, object]:

@@ -180,6 +180,9 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
     )
     unique = {k: values[k] for k in contract.unique}
     repeat_of = getattr(model, args.REPEAT_OF, None)
+    arguments_json = args.store(model, contract.secrets, store.vault)
+    if not contract.is_read:
+        args.check_read_back(model, hints)
     plan = Plan(
         tenant=options.tenant,
         id=new_id(),
@@ -192,7 +195,7 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         fingerprint=fingerprint,
         business_key=canonical.business_digest(**scope, fields=unique, annotations=hints) if unique else None,
         decision=_decision(options, contract, fingerprint, repeat_of),
-        arguments=args.store(model, contract.secrets, store.vault),
+        arguments=arguments_json,
         summary=contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS],
         requester=options.requester,
         correlation_id=options.correlation_id,

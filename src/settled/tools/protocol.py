@@ -201,7 +201,7 @@ def _rejoin(call: Call, action: Action) -> Steps[Standing]:
     return (yield from _follow(call, by_state(call, action, same_decision=True)))
 
 
-def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Steps[Action | Answered]:
+def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Steps[Action | Standing]:
     """Write the next attempt down and wait for it; or give up where attempts or the deadline are used up."""
     c = call.contract
     delay_s = c.backoff.next_delay(action.attempt - 1, random=call.random, retry_after_s=refused.retry_after_s)
@@ -215,11 +215,18 @@ def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Ste
         if moved is not None:
             if (yield from sleep(delay_s)) is None:
                 return moved
-            refused = Refused("stopped while waiting to try again; nothing was sent")
-    return (yield from _give_up(claim, refused.reason))
+            return (yield from _give_up(call, claim, "stopped before it was sent again", stopped=True))
+    return (yield from _give_up(call, claim, refused.reason))
 
 
-def _give_up(claim: Claim, reason: str) -> Steps[Answered]:
+def _give_up(call: Call, claim: Claim, reason: str, *, stopped: bool = False) -> Steps[Standing]:
+    """Nothing was sent, so nothing was done; unless this claim is a repeat whose earlier attempt was never cleared up."""
+    if claim.token > 1 and call.contract.query is None:
+        standing = yield from _lose(call, claim, reason, stopped=stopped)
+        if not isinstance(standing, Unsettled):
+            return standing
+        why = f"an earlier attempt may have done it, and a repeat was refused: {reason}"
+        return (yield from settle(call, ManualReview(standing.action, why, {})))
     query = ledger.fail(claim, code=Code.UNAVAILABLE, reason=reason, may_change=True)
     action, mine = yield from _write(claim, query, State.FAILED)
     return _answer(Code.UNAVAILABLE, action, mine, reason)
@@ -234,7 +241,7 @@ def _record(call: Call, claim: Claim, outcome: AttemptOutcome | Stopped) -> Step
             reason = None if isinstance(outcome, Succeeded) else outcome.reason
             return _answer(code, action, mine, reason, field=outcome.field if isinstance(outcome, Invalid) else None)
         case Stopped(begun=False):
-            return (yield from _give_up(claim, "stopped before it was sent"))
+            return (yield from _give_up(call, claim, "stopped before it was sent", stopped=True))
         case Stopped():
             return (yield from _lose(call, claim, "the caller stopped while it was in flight", stopped=True))
         case Unknown(reason=reason):

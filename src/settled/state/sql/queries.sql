@@ -46,9 +46,10 @@ told AS (
         AS step (token, from_state, to_state, trigger, attempt) ON step.token <= fencing_token)
 
 -- name: _other
--- The id of the action that has the intent, else of the one that has the business key.
+-- The id of the action that has the intent (this occurrence of it, or a later one), else of the one that has the business key.
 COALESCE(
-    (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND intent = %(intent)s ORDER BY occurrence DESC LIMIT 1),
+    (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND intent = %(intent)s AND occurrence >= %(occurrence)s
+        ORDER BY occurrence DESC LIMIT 1),
     (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND business_key = %(business_key)s
         AND state IN ('planned', 'approved', 'running', 'unknown', 'succeeded', 'compensation_pending')))
 
@@ -225,6 +226,10 @@ ORDER BY id DESC LIMIT %(most)s
 -- name: lock_thread
 -- Take a thread's lock for the life of this connection, if nobody has it.
 SELECT pg_try_advisory_lock(hashtextextended(%(name)s, 7368))
+
+-- name: unlock_all
+-- Give back what this connection holds.
+SELECT pg_advisory_unlock_all()
 
 -- name: lock_setup
 -- Take the right to set up LangGraph's own tables, for the life of this connection, if nobody has it.
