@@ -1,9 +1,11 @@
 # Every target sets up its own private Python environment in .venv; nothing else on the machine is touched.
 #   make PYTHON=python3.12 …   choose the interpreter (3.11 or later)
 #   make VENV=folder …         put the environment elsewhere
+#   make test WORKERS=1        one test at a time (most of a test is waiting, so three suit two cores)
 PYTHON ?=
 VENV ?= .venv
 PYTEST_ARGS ?=
+WORKERS ?= 3
 PINS := pyproject.toml constraints.txt scripts/venv.sh
 RUN := $(VENV)/bin
 
@@ -16,7 +18,7 @@ demo: $(VENV)/.demo ## lose a reply on purpose and watch one ticket come out
 	@$(RUN)/settled demo
 
 test: $(VENV)/.dev ## run the tests (PYTEST_ARGS="-k name", --postgres=debian)
-	@$(RUN)/python -m pytest $(PYTEST_ARGS)
+	@$(RUN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 test-deep: $(VENV)/.dev ## run the long searches of crash points and interleavings
 	@$(RUN)/python -m pytest -m deep $(PYTEST_ARGS)

@@ -1,12 +1,13 @@
 """What safety costs, as ratios from one interleaved run (`make bench`).
 
-Shared machines are noisy and drift, so nothing here is an absolute claim: each contender takes its turn in every round, and
-the figures are medians and their ratios. Uses SETTLED_DATABASE_URL, else a private Postgres with its defaults (fsync on).
+Shared machines are noisy and drift, so nothing here is an absolute claim: each contender takes its turn in every
+round, and the figures are medians and their ratios. Uses SETTLED_DATABASE_URL, else a private Postgres with its
+defaults (fsync on).
 
-    call   perform, first and replayed, beside one autocommit INSERT of a row that holds the same things
-    load   perform from 16 threads, beside a bare two-commit ledger (INSERT, UPDATE) from 16 threads
-    agent  build_agent beside the same agent with a plain ToolNode and LangGraph's saver, durability "sync", 1 and 16 at once
-    memory the peak of a process that runs the reliable agent
+    call   perform, first and replayed, beside one autocommit INSERT of a row that holds the same things load
+    perform from 16 threads, beside a bare two-commit ledger (INSERT, UPDATE) from 16 threads agent  build_agent
+    beside the same agent with a plain ToolNode and LangGraph's saver, durability "sync", 1 and 16 at once memory the
+    peak of a process that runs the reliable agent
 """
 
 import argparse

@@ -124,7 +124,7 @@ async def test_a_bad_option_is_a_typed_answer(door: Door, option: str, value: st
 
 
 @both_doors
-@pytest.mark.parametrize("tool", [None, "refund", print, object(), 5], ids=repr)
+@pytest.mark.parametrize("tool", [None, "refund", print, object(), 5], ids=lambda tool: type(tool).__name__)
 async def test_an_unknown_tool_is_a_typed_error(door: Door, tool: object, ledger: Ledger) -> None:
     """What was not declared with @action has no contract."""
     with pytest.raises(ContractError, match="no contract"):

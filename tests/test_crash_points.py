@@ -194,6 +194,7 @@ def test_a_restart_waits_for_the_lease_before_it_takes_over(database_url: str) -
         assert lost.at >= left.lease_until
 
 
+@pytest.mark.deep
 def test_a_killed_restart_can_be_restarted(database_url: str) -> None:
     """The process that reconciles dies too, and the next one finds what happened: one effect, one POST."""
     order = {"order_id": "O-1", **CALL}

@@ -84,7 +84,7 @@ def test_frozen_after_it_sent_its_late_write_is_refused_and_kept(database_url: s
         assert (after.state, after.evidence, after.settled_at) == (State.SUCCEEDED, "query", before.settled_at)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.deep), "async"])
 def test_a_stale_reply_against_a_newer_claim_is_kept_as_evidence(database_url: str, mode: str) -> None:
     """The replica lags, so the successor sends again under the same key; the sleeper's write moves nothing."""
     contract = {"remote": "dedupes"}
@@ -123,7 +123,7 @@ def test_two_workers_never_both_own_an_action(database_url: str) -> None:
         assert theirs["code"] in ("succeeded", "unknown", "in_progress")
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.deep)])
 async def test_a_slow_worker_that_is_alive_keeps_its_lease(ledger: Ledger, database_url: str, mode: str) -> None:
     """Its lease is prolonged while its body runs, so nobody takes over: one attempt, one effect."""
     contract = {"timeout": 1.4, "lease": 1.5, "settle_window": 1.4}
@@ -143,7 +143,7 @@ async def test_a_slow_worker_that_is_alive_keeps_its_lease(ledger: Ledger, datab
         assert triggers(ledger, mine.action_id) == ["plan", "approve", "claim", "succeed"]
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.deep), "async"])
 async def test_a_worker_that_waits_for_its_next_attempt_keeps_its_lease(
     ledger: Ledger, database_url: str, mode: str
 ) -> None:

@@ -48,7 +48,14 @@ def test_thirty_two_threads_with_one_key_have_one_effect(database_url: str, kind
 
 
 @pytest.mark.parametrize(
-    ("kind", "wait_s"), [("dedupes", 20), ("queryable", 20), ("opaque", 20), ("dedupes", 0), ("queryable", 0)]
+    ("kind", "wait_s"),
+    [
+        ("queryable", 20),
+        ("dedupes", 0),
+        pytest.param("dedupes", 20, marks=pytest.mark.deep),
+        pytest.param("opaque", 20, marks=pytest.mark.deep),
+        pytest.param("queryable", 0, marks=pytest.mark.deep),
+    ],
 )
 def test_eight_processes_of_four_threads_with_one_key_have_one_effect(
     database_url: str, kind: str, wait_s: float

@@ -118,7 +118,7 @@ async def test_a_restart_while_idle_is_not_noticed(server: Server, own_url: str,
             assert (again.receipt, remote.count(), remote.posts()) == (first.receipt, 2, 2)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.deep), "async"])
 async def test_an_intent_waits_until_postgres_is_back(
     server: Server, own_url: str, database_url: str, mode: str
 ) -> None:
@@ -135,7 +135,7 @@ async def test_an_intent_waits_until_postgres_is_back(
             assert len(await asyncio.to_thread(actions, ledger)) == 1
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.deep)])
 async def test_without_postgres_nothing_is_sent(server: Server, own_url: str, database_url: str, mode: str) -> None:
     """Postgres stays away: the answer is "unavailable", nothing was sent, and no row is there afterwards."""
     async with Ledger.connect(own_url, patience_s=0.8) as ledger:
@@ -219,7 +219,7 @@ async def test_an_outage_longer_than_the_lease_is_unknown_at_worst(
             assert (remote.count(), remote.posts()) == (1, 1)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.deep)])
 async def test_a_restart_while_it_waits_for_its_next_attempt_loses_nothing(
     server: Server, own_url: str, database_url: str, mode: str
 ) -> None:

@@ -288,3 +288,22 @@ async def test_money_and_lists_are_compared_as_the_schema_reads_them(door: Door,
     outcome = await door(pay, meant, ledger=frozen, world=World(sleep=clock.sleep, asleep=clock.asleep))
     await frozen.aclose()
     assert (outcome.code, outcome.receipt) == (Code.SUCCEEDED, "R-7")
+
+
+@both_doors
+@pytest.mark.parametrize("found", [Decimal("118.5"), 250, "250", "a lot", float("nan"), None, {"a": {1}}], ids=repr)
+async def test_money_that_differs_is_shown_to_a_person(door: Door, found: object, frozen: Ledger, clock: Clock) -> None:
+    """Whatever the remote side has in place of 25.00: the timeline holds both, and the call is answered."""
+
+    @action(
+        risk="non_idempotent_write", remote="queryable", identity="all",
+        query=lambda _: Found("R-7", fields={"amount": found}), settle_window=WINDOW_S,
+    )  # fmt: skip
+    def pay(amount: Decimal) -> object:
+        return Unknown("no answer")
+
+    outcome = await door(pay, ["25.00"], ledger=frozen, world=World(sleep=clock.sleep, asleep=clock.asleep))
+    detail = events_of(frozen, outcome)[-1].detail or {}
+    await frozen.aclose()
+    assert (outcome.code, outcome.state) == (Code.MANUAL_REVIEW, State.UNKNOWN)
+    assert detail["receipt"] == "R-7"

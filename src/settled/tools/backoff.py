@@ -14,6 +14,11 @@ from settled.state.errors import ContractError
 # 2 ** 63 seconds is past any cap that a person would write; a larger power would overflow a float.
 _LARGEST_POWER = 63
 
+LONGEST_WAIT_S = 366 * 86_400.0
+"""Past any deadline, and still an interval that Postgres can add: a remote side that asks for more, or for infinity, is
+away.
+"""
+
 
 @dataclass(frozen=True)
 class Backoff:
@@ -41,8 +46,8 @@ class Backoff:
         """
         if n < 0:
             raise ContractError(f"backoff: retry number {n} must not be negative")
-        if retry_after_s is not None:
-            return max(0.0, retry_after_s)
+        if isinstance(retry_after_s, int | float):
+            return min(max(0.0, retry_after_s), LONGEST_WAIT_S)
         base = min(self.cap, self.first * 2.0 ** min(n, _LARGEST_POWER))
         return base * random() if self.full else base + self.jitter * random()
 

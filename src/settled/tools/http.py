@@ -123,15 +123,22 @@ def _open(request: _Request) -> _Write | None:
     if request.method.upper() in _READS:
         return None
     context = current_action()
-    if time.monotonic() > context.lease_monotonic:
-        refused = Refused("the lease of this action ended before the request was sent")
-        raise Ended(after_sent(refused, len(context.sent)))
+    if (ended := _ended(context)) is not None:
+        raise Ended(after_sent(Refused(f"{ended} before the request was sent"), len(context.sent)))
     if HEADER not in request.headers:
         request.headers[HEADER] = context.idempotency_key
     # Without the query: it may hold secrets, and the list is only counted and shown.
     write = _Write(context, f"{request.method} {request.url.host}{request.url.path}")
     context.sent.append(write.mark)
     return write
+
+
+def _ended(context: ActionContext) -> str | None:
+    """Say what forbids a write now: another worker may have the action, or others may already count on its absence."""
+    now = time.monotonic()
+    if now > context.lease_monotonic:
+        return "the lease of this action ended"
+    return "the time of this attempt was over" if now > context.deadline_monotonic else None
 
 
 def _accepted(response: _Response) -> bool:

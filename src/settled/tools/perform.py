@@ -126,7 +126,7 @@ def perform(
             return of_read(contract, runner.drive(read(call)), call)
         return outcome(call, runner.drive(protocol(call)))
     except InvalidArguments as error:
-        return invalid(contract, error, language)
+        return unrecorded(call, invoked=True) if runner.invoked else invalid(contract, error, language)
     except LEDGER_IS_GONE:
         return unrecorded(call, invoked=runner.invoked)
 
@@ -161,7 +161,7 @@ async def aperform(
             return of_read(contract, await runner.adrive(read(call)), call)
         return outcome(call, await runner.adrive(protocol(call)))
     except InvalidArguments as error:
-        return invalid(contract, error, language)
+        return unrecorded(call, invoked=True) if runner.invoked else invalid(contract, error, language)
     except LEDGER_IS_GONE:
         return unrecorded(call, invoked=runner.invoked)
 

@@ -220,7 +220,9 @@ def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Ste
 
 
 def _give_up(call: Call, claim: Claim, reason: str, *, stopped: bool = False) -> Steps[Standing]:
-    """Nothing was sent, so nothing was done; unless this claim is a repeat whose earlier attempt was never cleared up."""
+    """Nothing was sent, so nothing was done; unless this claim is a repeat whose earlier attempt was never cleared
+    up.
+    """
     if claim.token > 1 and call.contract.query is None:
         standing = yield from _lose(call, claim, reason, stopped=stopped)
         if not isinstance(standing, Unsettled):

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from settled.state import ledger
 from settled.state.canonical import differing
+from settled.state.errors import InvalidArguments
 from settled.state.model import Action
 from settled.tools.contract import HIDDEN, Contract, Remote, Risk
 from settled.tools.effects import Absent, Answer, Inconclusive, Steps, Stopped, ask, probe, sleep
@@ -111,7 +112,10 @@ def _found(call: Call, action: Action, found: FoundByQuery) -> Finding:
     if found.fingerprint is not None and found.fingerprint != action.fingerprint:
         detail = {"meant": action.fingerprint, "found": found.fingerprint, "receipt": found.receipt}
         return ManualReview(action, "the remote side has something else under this key", detail)
-    other = _other_values(call, found.fields or {})
+    try:
+        other = _other_values(call, found.fields or {})
+    except InvalidArguments as error:  # NaN, a NUL, a lone surrogate: not a call that was wrong, but an answer
+        return ManualReview(action, f"what the remote side has cannot be compared: {error}", {"receipt": found.receipt})
     if other:
         meant, theirs = ({k: pair[side] for k, pair in other.items()} for side in (0, 1))
         both = {"meant": meant, "found": theirs, "receipt": found.receipt}

@@ -34,7 +34,7 @@ from settled.tools.context import CURRENT, ActionContext
 from settled.tools.contract import Contract, Inquiry, QueryFunction
 from settled.tools.effects import Answer, Ask, Effect, Inconclusive, Invoke, Probe, Read, Sleep, Steps, Stopped
 from settled.tools.leases import keeper_of
-from settled.tools.outcome import AttemptOutcome, Invalid, Unknown
+from settled.tools.outcome import AttemptOutcome, Invalid, Refused, Unknown
 from settled.tools.protocol import late
 
 R = TypeVar("R")
@@ -181,7 +181,9 @@ class Runner:
             values = restored(self.contract, action, self.store)
         except InvalidArguments as error:
             return Invalid(error.rule, error.field)
-        timeout_s = timeout_of(self.contract, action)
+        timeout_s = self._time_left(action)
+        if timeout_s <= 0:
+            return Refused("its time was over before it was called")
         with self._attempt(action, claim, timeout_s) as context:
             body = bodies.start(self.contract.function, **values)
             try:
@@ -200,7 +202,9 @@ class Runner:
             values = restored(self.contract, action, self.store)
         except InvalidArguments as error:
             return Invalid(error.rule, error.field)
-        timeout_s = timeout_of(self.contract, action)
+        timeout_s = self._time_left(action)
+        if timeout_s <= 0:
+            return Refused("its time was over before it was called")
         with self._attempt(action, claim, timeout_s) as context:
             body = asyncio.ensure_future(bodies.astart(self.contract.function, **values))
             try:
@@ -212,6 +216,13 @@ class Runner:
             return self._ended(body, context)
         self._let_go(claim, body, context)
         return TIMED_OUT
+
+    def _time_left(self, action: Action) -> float:
+        """Return the seconds that an attempt may still take. They run from its beginning, as its settle window does,
+        and not from when this process gets round to it.
+        """
+        begins_s = (action.started_at - action.now).total_seconds() if action.started_at else 0.0
+        return self._asked_at + begins_s + timeout_of(self.contract, action) - self.world.monotonic()
 
     @contextmanager
     def _attempt(self, action: Action, claim: Claim, timeout_s: float) -> Generator[ActionContext]:

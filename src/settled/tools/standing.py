@@ -198,8 +198,8 @@ def _other_arguments(call: Call, action: Action) -> First:
 
 
 def _shown(call: Call, action: Action) -> dict[str, tuple[object, object]]:
-    """Name the arguments that make the difference, as each field's own type compares them. A secret's stored form is new
-    each time and cannot be compared: it is named where nothing else differs.
+    """Name the arguments that make the difference, as each field's own type compares them. A secret's stored form is
+    new each time and cannot be compared: it is named where nothing else differs.
     """
     c, stored, sent = call.contract, action.arguments, json_values(call.plan.arguments)
     ours, theirs = (
@@ -208,7 +208,7 @@ def _shown(call: Call, action: Action) -> dict[str, tuple[object, object]]:
     )
     pairs = differing(ours, theirs, c.annotations)
     if not pairs:
-        return {name: (HIDDEN, HIDDEN) for name in sorted(c.secrets)}
+        return dict.fromkeys(sorted(c.secrets), (HIDDEN, HIDDEN))
     return {name: (stored.get(name), sent.get(name)) for name in pairs}
 
 

@@ -50,8 +50,7 @@ told AS (
 COALESCE(
     (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND intent = %(intent)s AND occurrence >= %(occurrence)s
         ORDER BY occurrence DESC LIMIT 1),
-    (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND business_key = %(business_key)s
-        AND state IN ('planned', 'approved', 'running', 'unknown', 'succeeded', 'compensation_pending')))
+    (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND business_key = %(business_key)s))
 
 -- name: plan
 -- Begin an action, or meet the one that the intent or the business key has. No row of it: begun just now.
@@ -93,7 +92,7 @@ WITH {clock}, moved AS (
 -- name: cancel
 -- End an action that never ran: denied, expired, superseded or withdrawn.
 WITH {clock}, moved AS (
-    UPDATE settled.actions SET version = version + 1, previous = state, state = 'cancelled', trigger = %(trigger)s,
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'cancelled', trigger = %(trigger)s, business_key = NULL,
         code = %(code)s, reason = %(reason)s, settled_at = clock.now
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s)
     RETURNING actions.*),
@@ -132,7 +131,7 @@ WITH {clock}, moved AS (
 -- name: fail
 -- Settle: it did not take place and never will.
 WITH {clock}, moved AS (
-    UPDATE settled.actions SET version = version + 1, previous = state, state = 'failed', trigger = 'fail',
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'failed', trigger = 'fail', business_key = NULL,
         code = %(code)s, reason = %(reason)s, may_change = %(may_change)s, receipt = %(receipt)s, settled_at = clock.now,
         owner = NULL, lease_until = NULL, next_query_at = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state IN ('running', 'unknown')
