@@ -29,8 +29,9 @@ from settled.graph.engine import is_alive
 from settled.graph.identity import SESSION_KEY, Handle, thread_name
 from settled.state.canonical import check_arguments
 from settled.state.errors import ContractError, InvalidArguments, SettledError, ThreadBusy
+from settled.state.locks import ThreadLock
 from settled.state.model import Action
-from settled.state.store import Ledger, ThreadLock
+from settled.state.store import Ledger
 
 WAIT_S = 10.0
 """How long a message waits for the session that runs the thread: as long as one attempt may take by default."""
