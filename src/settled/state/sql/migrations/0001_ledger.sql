@@ -13,15 +13,15 @@ $$;
 CREATE TABLE settled.actions (
     planned_at        timestamptz NOT NULL,
     window_until      timestamptz NOT NULL,
-    occurrence        integer     NOT NULL CHECK (occurrence >= 0),
+    occurrence        integer     NOT NULL,
     tenant            text        NOT NULL,
     id                text        NOT NULL,
     thread_id         text        NOT NULL,
     tool              text        NOT NULL,
     contract_version  text        NOT NULL,
-    intent            bytea       NOT NULL CHECK (length(intent) = 20),
+    intent            bytea       NOT NULL,
     idempotency_key   text        NOT NULL,
-    fingerprint       bytea       NOT NULL CHECK (length(fingerprint) = 32),
+    fingerprint       bytea       NOT NULL,
     business_key      bytea,
     arguments         json        NOT NULL,
     summary           text        NOT NULL,
@@ -53,23 +53,7 @@ CREATE TABLE settled.actions (
     receipt           text,
     evidence          text,
     result            json,
-    PRIMARY KEY (id, tenant),
-    -- What each row must hold before a state may be entered (SPEC section 2).
-    CONSTRAINT planned_is_complete CHECK (state <> 'cancelled' OR reason IS NOT NULL),
-    CONSTRAINT approved_is_complete CHECK (state <> 'approved' OR approver IS NOT NULL),
-    CONSTRAINT running_is_complete CHECK (state <> 'running' OR (approver IS NOT NULL AND attempt >= 1
-        AND started_at IS NOT NULL AND lease_until IS NOT NULL AND deadline_at IS NOT NULL AND owner IS NOT NULL
-        AND fencing_token >= 1)),
-    CONSTRAINT succeeded_is_complete CHECK (state <> 'succeeded' OR (result IS NOT NULL AND evidence IS NOT NULL
-        AND settled_at IS NOT NULL)),
-    CONSTRAINT unknown_is_complete CHECK (state <> 'unknown' OR (reason IS NOT NULL AND in_flight_until IS NOT NULL)),
-    CONSTRAINT beginning_is_legal CHECK (version > 1
-        OR (trigger, state) IN (('plan', 'planned'), ('deny', 'cancelled'), ('approve', 'approved'), ('claim', 'running'))),
-    CONSTRAINT open_is_not_settled CHECK ((settled_at IS NULL)
-        = (state IN ('planned', 'approved', 'running', 'unknown', 'compensation_pending'))),
-    CONSTRAINT business_key_is_given_back CHECK (business_key IS NULL OR state NOT IN ('failed', 'cancelled', 'compensated')),
-    CONSTRAINT failed_is_complete CHECK (state <> 'failed' OR (code IS NOT NULL AND reason IS NOT NULL
-        AND may_change IS NOT NULL AND settled_at IS NOT NULL))
+    PRIMARY KEY (id, tenant)
 );
 
 -- The tenant stands last in every index. First, it would make each of them look usable for any statement: with a plan made
@@ -134,41 +118,56 @@ LANGUAGE sql IMMUTABLE AS $$
     ])
 $$;
 
--- For whoever bypasses Python: an illegal step, a changed intent or a lowered token is refused. One expression judges a
--- lawful update (in a trigger's own condition it would be parsed anew for each statement).
-CREATE FUNCTION settled.guard_update() RETURNS trigger LANGUAGE plpgsql AS $$
+-- For whoever bypasses Python: a row that lacks what its state must hold (SPEC section 2), an illegal step, a changed intent
+-- or a lowered token is refused. One cached expression judges a lawful row; the same rules as CHECK constraints, or in the
+-- trigger's own condition, would be parsed anew for each statement and cost a quarter of it.
+CREATE FUNCTION settled.guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF (NEW.planned_at, NEW.window_until, NEW.occurrence, NEW.tenant, NEW.id, NEW.thread_id, NEW.tool, NEW.intent,
-            NEW.idempotency_key, NEW.fingerprint, NEW.arguments::text)
-        = (OLD.planned_at, OLD.window_until, OLD.occurrence, OLD.tenant, OLD.id, OLD.thread_id, OLD.tool, OLD.intent,
-            OLD.idempotency_key, OLD.fingerprint, OLD.arguments::text)
-        AND (NEW.business_key IS NOT DISTINCT FROM OLD.business_key
-            OR (NEW.business_key IS NULL AND NEW.state IN ('failed', 'cancelled', 'compensated') AND NEW.state <> OLD.state))
-        AND NEW.repeat_of IS NOT DISTINCT FROM OLD.repeat_of
-        AND (CASE WHEN NEW.version = OLD.version
-            THEN (NEW.state, NEW.trigger, NEW.fencing_token, NEW.attempt) = (OLD.state, OLD.trigger, OLD.fencing_token, OLD.attempt)
-                AND (NEW.receipt, NEW.evidence, NEW.code, NEW.result::text)
-                    IS NOT DISTINCT FROM (OLD.receipt, OLD.evidence, OLD.code, OLD.result::text)
-            ELSE NEW.version = OLD.version + 1 AND NEW.previous = OLD.state
-                AND settled.is_legal(OLD.state, NEW.trigger, NEW.state)
-                AND NEW.fencing_token = OLD.fencing_token + (NEW.trigger IN ('claim', 'release'))::integer
+    IF (CASE NEW.state
+            WHEN 'planned' THEN true
+            WHEN 'approved' THEN NEW.approver IS NOT NULL
+            WHEN 'running' THEN NEW.attempt >= 1 AND NEW.fencing_token >= 1
+                AND NEW.approver IS NOT NULL AND NEW.owner IS NOT NULL
+                AND NEW.started_at IS NOT NULL AND NEW.lease_until IS NOT NULL AND NEW.deadline_at IS NOT NULL
+            WHEN 'succeeded' THEN NEW.result IS NOT NULL AND NEW.evidence IS NOT NULL
+            WHEN 'unknown' THEN NEW.reason IS NOT NULL AND NEW.in_flight_until IS NOT NULL
+            WHEN 'failed' THEN NEW.code IS NOT NULL AND NEW.reason IS NOT NULL AND NEW.may_change IS NOT NULL
+            WHEN 'cancelled' THEN NEW.reason IS NOT NULL
+            ELSE NEW.state IN ('compensation_pending', 'compensated') END)
+        AND (NEW.settled_at IS NULL) = (NEW.state IN ('planned', 'approved', 'running', 'unknown', 'compensation_pending'))
+        AND (NEW.business_key IS NULL OR NEW.state NOT IN ('failed', 'cancelled', 'compensated'))
+        AND (CASE WHEN TG_OP = 'INSERT'
+            THEN NEW.version = 1 AND NEW.occurrence >= 0 AND length(NEW.intent) = 20 AND length(NEW.fingerprint) = 32
+                AND (NEW.trigger, NEW.state) IN
+                    (('plan', 'planned'), ('approve', 'approved'), ('claim', 'running'), ('deny', 'cancelled'))
+            ELSE (NEW.planned_at, NEW.window_until, NEW.occurrence, NEW.tenant, NEW.id, NEW.thread_id, NEW.tool, NEW.intent,
+                    NEW.idempotency_key, NEW.fingerprint, NEW.arguments::text)
+                = (OLD.planned_at, OLD.window_until, OLD.occurrence, OLD.tenant, OLD.id, OLD.thread_id, OLD.tool, OLD.intent,
+                    OLD.idempotency_key, OLD.fingerprint, OLD.arguments::text)
+                AND (NEW.business_key IS NOT DISTINCT FROM OLD.business_key
+                    OR (NEW.business_key IS NULL AND NEW.state <> OLD.state))
+                AND NEW.repeat_of IS NOT DISTINCT FROM OLD.repeat_of
+                AND (CASE WHEN NEW.version = OLD.version
+                    THEN (NEW.state, NEW.trigger, NEW.fencing_token, NEW.attempt)
+                        = (OLD.state, OLD.trigger, OLD.fencing_token, OLD.attempt)
+                        AND (NEW.receipt, NEW.evidence, NEW.code, NEW.result::text)
+                        IS NOT DISTINCT FROM (OLD.receipt, OLD.evidence, OLD.code, OLD.result::text)
+                    ELSE NEW.version = OLD.version + 1 AND NEW.previous = OLD.state
+                        AND settled.is_legal(OLD.state, NEW.trigger, NEW.state)
+                        AND NEW.fencing_token = OLD.fencing_token + (NEW.trigger IN ('claim', 'release'))::integer
+                    END)
             END) THEN
         RETURN NULL;
     END IF;
     RAISE EXCEPTION USING ERRCODE = 'ST001', MESSAGE = CASE
+        WHEN TG_OP = 'INSERT' THEN format('an action cannot begin as %s by %s, or lacks what that state must hold', NEW.state, NEW.trigger)
         WHEN NEW.version = OLD.version + 1 AND NOT settled.is_legal(OLD.state, NEW.trigger, NEW.state)
             THEN format('an action that is %s cannot %s to %s', OLD.state, NEW.trigger, NEW.state)
         WHEN NEW.fencing_token <> OLD.fencing_token
             THEN format('the fencing token of action %s rises by one with each claim and only then', OLD.id)
         WHEN NEW.version = OLD.version AND (NEW.state, NEW.trigger, NEW.attempt) <> (OLD.state, OLD.trigger, OLD.attempt)
             THEN format('action %s moves only by a transition', OLD.id)
-        ELSE format('what action %s intends, or how it was settled, cannot be changed', OLD.id) END;
-END $$;
-
--- `beginning_is_legal` judges a first version; a row that claims to be further on has skipped its steps.
-CREATE FUNCTION settled.guard_insert() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION 'action % cannot begin as version %', NEW.id, NEW.version USING ERRCODE = 'ST001';
+        ELSE format('action %s lacks what %s must hold, or what it intends was changed', OLD.id, NEW.state) END;
 END $$;
 
 CREATE FUNCTION settled.guard_delete() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -194,8 +193,7 @@ BEGIN
 END $$;
 
 -- After, not before: a trigger that runs before an update locks and logs the row once more.
-CREATE TRIGGER guard_insert BEFORE INSERT ON settled.actions FOR EACH ROW WHEN (NEW.version <> 1) EXECUTE FUNCTION settled.guard_insert();
-CREATE TRIGGER guard_update AFTER UPDATE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard_update();
+CREATE TRIGGER guard AFTER INSERT OR UPDATE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard();
 CREATE TRIGGER guard_delete BEFORE DELETE ON settled.actions FOR EACH ROW EXECUTE FUNCTION settled.guard_delete();
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON settled.actions EXECUTE FUNCTION settled.guard_truncate();
 CREATE TRIGGER guard_events BEFORE UPDATE OR DELETE ON settled.events FOR EACH ROW EXECUTE FUNCTION settled.guard_events();
