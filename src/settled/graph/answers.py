@@ -14,7 +14,7 @@ from settled.graph.calls import Request
 from settled.tools.messages import Code, Facts, artifact, status, tell
 from settled.tools.perform import Outcome
 
-MAX_NAME_CHARS = 64
+MAX_TOOL_NAME_CHARS = 64
 """A tool's name, as providers allow it; a model may invent a longer one."""
 
 
@@ -34,7 +34,7 @@ def answer_of(outcome: Outcome) -> Answer:
 
 def refusal(request: Request, field: str, rule: str) -> Answer:
     """Return the answer to a call that never reached a tool: it names the field and the rule."""
-    name = request["name"][:MAX_NAME_CHARS].replace("_", " ") or "the call"
+    name = request["name"][:MAX_TOOL_NAME_CHARS].replace("_", " ") or "the call"
     facts = Facts(code=Code.INVALID, summary=name, action_id="", state="", reason=rule, field=field)
     return Answer(code=str(facts.code), message=tell(facts, request["language"]), artifact=artifact(facts))
 
@@ -45,7 +45,7 @@ def tool_message(request: Request, answer: Answer) -> ToolMessage:
         content=answer["message"],
         artifact=answer["artifact"],
         status=status(Code(answer["code"])),
-        name=request["name"][:MAX_NAME_CHARS],
+        name=request["name"][:MAX_TOOL_NAME_CHARS],
         tool_call_id=request["tool_call_id"],
         id=f"{request['message_id']}/{request['tool_call_id']}",
     )

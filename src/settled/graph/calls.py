@@ -14,7 +14,7 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage, InvalidToolCall, ToolCall, message_chunk_to_message
 
 from settled.graph.identity import Decision
-from settled.state.canonical import check_arguments
+from settled.state.canonical import MAX_DEPTH, MAX_INTEGER, MIN_INTEGER, check_arguments
 from settled.state.errors import InvalidArguments
 
 MAX_ID_CHARS = 200
@@ -22,9 +22,6 @@ MAX_ID_CHARS = 200
 
 MAX_SHOWN_CHARS = 10_000
 """Of a malformed call's arguments: enough for the model to see what it wrote."""
-
-MAX_DEPTH = 64
-"""As for arguments; deeper raw copies of a provider are cut."""
 
 
 class Request(TypedDict):
@@ -92,11 +89,11 @@ def storable(value: Any, depth: int = 0) -> Any:
     match value:
         case bool():
             return value
-        case int() if not -(2**63) <= value < 2**63:
+        case int() if not MIN_INTEGER <= value <= MAX_INTEGER:
             return str(value) if value.bit_length() < 10_000 else "a number too large to show"
         case str():
             return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-        case dict() | list() if depth >= MAX_DEPTH:
+        case dict() | list() if depth >= MAX_DEPTH:  # a provider's raw copy; arguments so deep are refused before
             return "…"
         case dict():
             return {storable(k): storable(v, depth + 1) for k, v in value.items()}

@@ -7,8 +7,6 @@ imported by the command that needs it, so that `settled --help` is quick.
 import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -216,12 +214,10 @@ def _checked(database_url: str | None) -> str | None:
     return database_url
 
 
-@contextmanager
-def _ledger(database_url: str | None) -> "Iterator[Ledger]":
+def _ledger(database_url: str | None) -> "Ledger":
     from settled.state.store import Ledger
 
-    with Ledger.connect(_checked(database_url)) as ledger:
-        yield ledger
+    return Ledger.connect(_checked(database_url))
 
 
 def _print_json(value: object) -> None:

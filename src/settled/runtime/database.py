@@ -6,6 +6,7 @@ from settled.state.errors import ContractError
 from settled.state.ledger import Query
 from settled.state.migrations import migrations
 from settled.state.postgres import Database
+from settled.state.secrets import HIDDEN
 
 PATIENCE_S = 5.0
 """A person waits at a terminal: long enough for a server that is just starting."""
@@ -31,5 +32,5 @@ def pending(url: str) -> list[str]:
 
 def without_password(url: str) -> str:
     """Return a database URL (or a libpq string) as it may be shown."""
-    hidden = re.sub(r"(://[^/@\s:]*):\S*@", r"\1:•••@", url)
-    return re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", r"\1•••", hidden)
+    hidden = re.sub(r"(://[^/@\s:]*):\S*@", rf"\1:{HIDDEN}@", url)
+    return re.sub(r"(?i)(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)", rf"\1{HIDDEN}", hidden)

@@ -5,9 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from settled.state.model import Action, Event
-from settled.state.secrets import is_sealed
-
-HIDDEN = "•••"
+from settled.state.secrets import HIDDEN, is_sealed
 
 
 def timeline_record(action: Action, events: Sequence[Event]) -> dict[str, Any]:

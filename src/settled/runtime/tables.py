@@ -6,7 +6,6 @@ Every value is put in as text: markup and control characters in it are inert.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -126,7 +125,7 @@ def action_page(action: Action, events: Sequence[Event]) -> RenderableType:
     return Group(facts_table(action), Text(), timeline_table(events))
 
 
-def _facts(action: Action) -> list[tuple[str, Any]]:
+def _facts(action: Action) -> list[tuple[str, object]]:
     return [
         ("action", action.id),
         ("request", action.summary),

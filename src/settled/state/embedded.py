@@ -155,9 +155,8 @@ def _join(home: Path) -> None:
     if home in _members and _members[home].pid == os.getpid():
         return
     fd = os.open(home / "users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(
-        fd, fcntl.LOCK_SH
-    )  # nobody holds it alone for longer than `_leave`, which holds the home's lock as we do
+    # Nobody holds it alone for longer than `_leave`, which holds the home's lock as we do.
+    fcntl.flock(fd, fcntl.LOCK_SH)
     _members[home] = _Member(os.getpid(), fd)
     atexit.register(_leave, home)
 

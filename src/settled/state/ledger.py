@@ -7,7 +7,7 @@ them may be sent again after a lost connection: the guard in the statement makes
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -206,11 +206,18 @@ def _of(held: Claim, detail: Mapping[str, object] | None, **params: object) -> d
     return guard | params | texts | {"actor": ACTOR, "detail": _json(detail)}
 
 
-def succeed(held: Claim, *, receipt: str | None, result: str) -> Query[Action | None]:
-    """Settle by the remote side's reply. `result` is JSON text."""
-    return Query(
-        "succeed", _of(held, {"receipt": receipt} if receipt else None, receipt=receipt, result=result), _first
-    )
+def succeed(held: Claim, seen: Action, *, receipt: str | None, result: str) -> Query[Action | None]:
+    """Settle by the remote side's reply. `seen` is the action as its claim read it, `result` JSON text."""
+    params = _of(held, {"receipt": receipt} if receipt else None, receipt=receipt, result=result)
+    return Query("succeed", params, partial(_succeeded, seen, clean(receipt), result))
+
+
+def _succeeded(seen: Action, receipt: str | None, result: str, rows: Rows) -> Action | None:
+    if not rows:
+        return None
+    at = rows[0][0]
+    moved = {"state": State.SUCCEEDED, "receipt": receipt, "result": json.loads(result), "evidence": "reply"}
+    return replace(seen, **moved, reason=None, owner=None, lease_until=None, next_query_at=None, settled_at=at, now=at)
 
 
 def fail(held: Claim, *, code: str, reason: str, may_change: bool, receipt: str | None = None) -> Query[Action | None]:

@@ -52,7 +52,7 @@ _PREPARED_IS_GONE = ("26000", "42P05", "08P01")
 class Database:
     """A Postgres database that carries out named statements, sync and async.
 
-    `statements` maps names to SQL text. `prepare=False` for a transaction pooler that cannot keep prepared statements
+    `named` holds the statements by name (None: the ledger's own). `prepare=False` for a transaction pooler that cannot keep prepared statements
     (one that answers so is noticed, and they are given up by themselves).
     """
 

@@ -7,6 +7,9 @@ from settled.state.errors import ContractError
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
+HIDDEN = "•••"
+"""What is shown in place of a secret."""
+
 _MARK = "$secret"
 
 

@@ -16,7 +16,7 @@ from settled.state import embedded
 from settled.state.errors import ContractError
 from settled.state.locks import LockConnections, ThreadLock
 from settled.state.migrations import migrate
-from settled.state.postgres import RECONNECT_WAIT_S, Clock, Database, Tries, unavailable
+from settled.state.postgres import MAX_CONNECTIONS, PATIENCE_S, RECONNECT_WAIT_S, Clock, Database, Tries, unavailable
 from settled.state.secrets import Vault
 
 
@@ -31,8 +31,8 @@ class Ledger(Database):
         cls,
         url: str | None = None,
         *,
-        max_connections: int = 10,
-        patience_s: float = 10.0,
+        max_connections: int = MAX_CONNECTIONS,
+        patience_s: float = PATIENCE_S,
         prepare: bool = True,
         secret_key: str | None = None,
         clock: Clock | None = None,

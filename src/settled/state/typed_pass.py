@@ -168,9 +168,6 @@ def _record(value: object, fields: _Fields) -> Tree:
     return ["o", *pairs]
 
 
-# What an annotation adds
-
-
 def field_encoder(annotation: object) -> Encoder | None:
     """How values of this field are encoded; None when the field is incidental. Walked once for each annotation.
 
@@ -274,9 +271,7 @@ def fields_tree(values: Mapping[str, object], annotations: Mapping[str, object])
 def _container(core: object, markers: tuple[Marker, ...], aliases: _Aliases) -> Encoder:
     origin, arguments = typing.get_origin(core) or core, typing.get_args(core)
     passed_on = tuple(marker for marker in markers if isinstance(marker, Precision))
-    items = [
-        None if marked(part, Incidental) else build(part, passed_on, aliases) for part in _parts(origin, arguments)
-    ]
+    items = [_item(part, passed_on, aliases) for part in _parts(origin, arguments)]
     ordered = any(isinstance(marker, Ordered) for marker in markers)
     if _is_kind(origin, Mapping):
         return _of_mapping(items[-1] if items else plain)

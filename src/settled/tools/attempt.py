@@ -13,23 +13,11 @@ from settled.state.store import Ledger
 from settled.tools import arguments
 from settled.tools.context import ActionContext
 from settled.tools.contract import Contract, Inquiry
-from settled.tools.effects import Absent, Answer, Found, Inconclusive
-from settled.tools.outcome import (
-    AttemptOutcome,
-    Conflict,
-    Forbidden,
-    Invalid,
-    Refused,
-    Rejected,
-    Succeeded,
-    Unknown,
-    from_exception,
-)
+from settled.tools.effects import Answer, Inconclusive
+from settled.tools.outcome import AttemptOutcome, Succeeded, from_exception
 
 MAX_RECEIPT_CHARS = 256
 """A receipt is a reference that people read aloud; anything longer is not one."""
-
-_OUTCOMES = (Succeeded, Refused, Rejected, Invalid, Forbidden, Conflict, Unknown)
 
 
 def context_of(action: Action, claim: Claim, *, lease_ends: float, timeout_s: float) -> ActionContext:
@@ -82,7 +70,7 @@ def outcome_of_return(contract: Contract, returned: object) -> AttemptOutcome:
     """Read what a body returned: an outcome as it stands, anything else as success."""
     if isinstance(returned, Succeeded) and returned.receipt is None:
         return Succeeded(returned.result, _receipt(contract, returned.result))
-    if isinstance(returned, _OUTCOMES):
+    if isinstance(returned, AttemptOutcome):
         return returned
     return Succeeded(returned, _receipt(contract, returned))
 
@@ -94,7 +82,7 @@ def outcome_of_raise(error: BaseException, context: ActionContext | None) -> Att
 
 def answer_of(returned: object) -> Answer:
     """Read what the author's query returned."""
-    if isinstance(returned, Found | Absent | Inconclusive):
+    if isinstance(returned, Answer):
         return returned
     return Inconclusive(f"the query returned {type(returned).__name__}, not Found, Absent or Inconclusive")
 

@@ -36,11 +36,6 @@ class ActionContext:
 CURRENT: ContextVar[ActionContext | None] = ContextVar("settled_action", default=None)
 
 
-def current() -> ActionContext | None:
-    """Return the action that this code runs in, or None outside one."""
-    return CURRENT.get()
-
-
 def current_action() -> ActionContext:
     """Return the action that this code runs in; raise Unguarded outside one."""
     context = CURRENT.get()

@@ -21,6 +21,7 @@ from pydantic import BaseModel, PrivateAttr, TypeAdapter, ValidationError
 
 from settled.state.canonical import Incidental, marked
 from settled.state.errors import ContractError, NotYet, Unguarded
+from settled.state.secrets import HIDDEN
 from settled.tools import arguments
 from settled.tools.backoff import Backoff
 from settled.tools.effects import Answer
@@ -62,8 +63,6 @@ class Inquiry:
 
 QueryFunction: TypeAlias = Callable[[Inquiry], Answer | Awaitable[Answer]]
 ReceiptOf: TypeAlias = str | Callable[[Any], str | None]
-HIDDEN = "•••"
-"""What is shown in place of a secret."""
 
 LEASE_MARGIN_S = 5.0
 """The default lease outlives the timeout by this, so that an attempt that timed out is recorded by its own owner."""

@@ -95,7 +95,7 @@ def run(call: Call, granted: Granted) -> Steps[Standing]:
     while True:
         outcome = yield from invoke(action, claim)
         if not isinstance(outcome, Refused):
-            return (yield from _record(call, claim, outcome))
+            return (yield from _record(call, action, claim, outcome))
         next_attempt = yield from _back_off(call, action, claim, outcome)
         if not isinstance(next_attempt, Action):
             return next_attempt
@@ -124,11 +124,11 @@ def settle(call: Call, finding: Finding) -> Steps[Standing]:
             assert_never(finding)
 
 
-def late(claim: Claim, outcome: AttemptOutcome) -> Steps[None]:
+def late(action: Action, claim: Claim, outcome: AttemptOutcome) -> Steps[None]:
     """Record the reply of a body that came back after its timeout: it settles its own attempt, or stays as evidence."""
     match outcome:
         case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
-            query, state, _ = _settlement(claim, outcome)
+            query, state, _ = _settlement(action, claim, outcome)
             yield from _write(claim, query, state)
         case Refused() | Unknown():
             return  # reconciliation is under way, and this adds nothing that it may rely on
@@ -234,11 +234,11 @@ def _give_up(call: Call, claim: Claim, reason: str, *, stopped: bool = False) ->
     return _answer(Code.UNAVAILABLE, action, mine, reason)
 
 
-def _record(call: Call, claim: Claim, outcome: AttemptOutcome | Stopped) -> Steps[Standing]:
+def _record(call: Call, action: Action, claim: Claim, outcome: AttemptOutcome | Stopped) -> Steps[Standing]:
     """Write down how an attempt ended."""
     match outcome:
         case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
-            query, state, code = _settlement(claim, outcome)
+            query, state, code = _settlement(action, claim, outcome)
             action, mine = yield from _write(claim, query, state)
             reason = None if isinstance(outcome, Succeeded) else outcome.reason
             return _answer(code, action, mine, reason, field=outcome.field if isinstance(outcome, Invalid) else None)
@@ -284,11 +284,12 @@ def _release(call: Call, claim: Claim, resend: Resend) -> Steps[Standing]:
 
 
 def _settlement(
-    claim: Claim, outcome: Succeeded | Rejected | Invalid | Forbidden | Conflict
+    action: Action, claim: Claim, outcome: Succeeded | Rejected | Invalid | Forbidden | Conflict
 ) -> tuple[Query[Action | None], State, Code]:
     match outcome:
         case Succeeded(result=result, receipt=receipt):
-            return ledger.succeed(claim, receipt=receipt, result=storable(result)), State.SUCCEEDED, Code.SUCCEEDED
+            query = ledger.succeed(claim, action, receipt=receipt, result=storable(result))
+            return query, State.SUCCEEDED, Code.SUCCEEDED
         case Rejected(reason=reason, receipt=receipt):
             query = ledger.fail(claim, code=Code.REJECTED, reason=reason, may_change=True, receipt=receipt)
             return query, State.FAILED, Code.REJECTED

@@ -13,7 +13,8 @@ from settled.state import ledger
 from settled.state.canonical import differing
 from settled.state.errors import InvalidArguments
 from settled.state.model import Action
-from settled.tools.contract import HIDDEN, Contract, Remote, Risk
+from settled.state.secrets import HIDDEN
+from settled.tools.contract import Contract, Remote, Risk
 from settled.tools.effects import Absent, Answer, Inconclusive, Steps, Stopped, ask, probe, sleep
 from settled.tools.effects import Found as FoundByQuery
 from settled.tools.standing import Call, Unsettled, claim_of

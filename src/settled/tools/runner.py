@@ -190,10 +190,10 @@ class Runner:
                 body.exception(timeout_s)
             except FutureTimeout:
                 if not body.done():
-                    body.add_done_callback(lambda done: self._came_late(claim, done, context))
+                    body.add_done_callback(lambda done: self._came_late(action, claim, done, context))
                     return TIMED_OUT
             except BaseException:
-                body.add_done_callback(lambda done: self._came_late(claim, done, context))
+                body.add_done_callback(lambda done: self._came_late(action, claim, done, context))
                 raise
         return self._ended(body, context)
 
@@ -210,11 +210,11 @@ class Runner:
             try:
                 await asyncio.wait({body}, timeout=timeout_s)
             except asyncio.CancelledError:
-                self._let_go(claim, body, context)
+                self._let_go(action, claim, body, context)
                 raise
         if body.done():
             return self._ended(body, context)
-        self._let_go(claim, body, context)
+        self._let_go(action, claim, body, context)
         return TIMED_OUT
 
     def _time_left(self, action: Action) -> float:
@@ -245,16 +245,16 @@ class Runner:
             raise error
         return outcome_of_raise(error, context)
 
-    def _came_late(self, claim: Claim, body: "Future[Any]", context: ActionContext) -> None:
+    def _came_late(self, action: Action, claim: Claim, body: "Future[Any]", context: ActionContext) -> None:
         """Record a reply after the timeout, in the thread that brought it."""
         try:
-            self.drive(late(claim, self._ended(body, context)))
+            self.drive(late(action, claim, self._ended(body, context)))
         except Exception:  # noqa: BLE001 - nobody waits for this thread; the action stays unknown and is reconciled
             _log.exception("the late reply of %s could not be recorded", claim.action_id)
         except BaseException as signal:  # noqa: BLE001 - a signal has nowhere to travel from here
             _log.info("the body of %s ended late with %s", claim.action_id, type(signal).__name__)
 
-    def _let_go(self, claim: Claim, body: "asyncio.Future[Any]", context: ActionContext) -> None:
+    def _let_go(self, action: Action, claim: Claim, body: "asyncio.Future[Any]", context: ActionContext) -> None:
         """Let an async body go on alone until its settle window is over, and record what it brings."""
         ending = asyncio.get_running_loop().call_later(self.contract.settle_window_s, body.cancel)
 
@@ -262,7 +262,7 @@ class Runner:
             try:
                 await asyncio.wait({body})
                 ending.cancel()
-                await self.adrive(late(claim, self._ended(body, context)))
+                await self.adrive(late(action, claim, self._ended(body, context)))
             except Exception:  # noqa: BLE001 - as in _came_late
                 _log.exception("the late reply of %s could not be recorded", claim.action_id)
 

@@ -13,7 +13,8 @@ from typing import assert_never
 from settled.state.canonical import differing, idempotency_key
 from settled.state.machine import OPEN, State
 from settled.state.model import Action, Claim, Met, Plan
-from settled.tools.contract import HIDDEN, Contract
+from settled.state.secrets import HIDDEN
+from settled.tools.contract import Contract
 from settled.tools.messages import Code
 
 RECONCILER_GRACE_S = 2.0

@@ -6,7 +6,7 @@ after it, and the other switches stand until they are changed.
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -69,9 +69,9 @@ def switches(sent: object) -> Switches:
         sent = {"next": sent}
     if not isinstance(sent, Mapping):
         raise ValueError("faults must be a list or an object")
-    unknown = set(sent) - set(Switches.__dataclass_fields__)
-    if unknown:
-        raise ValueError(f"there is no switch {sorted(unknown)}; there are {sorted(Switches.__dataclass_fields__)}")
+    known = {switch.name for switch in fields(Switches)}
+    if unknown := set(sent) - known:
+        raise ValueError(f"there is no switch {sorted(unknown)}; there are {sorted(known)}")
     no_query = sent.get("no_query")
     return Switches(
         next=deque(fault(one) for one in sent.get("next", [])),

@@ -120,13 +120,14 @@ SELECT tenant, id FROM moved
 
 -- name: succeed
 -- Settle: the remote side did it, by its reply. A late reply of the same fencing token settles an unknown action too.
+-- Only the instant comes back: the rest of the row is known to whoever sends this, and 37 columns cost a tenth of it.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'succeeded', trigger = 'succeed',
         receipt = %(receipt)s, result = %(result)s, evidence = 'reply', settled_at = clock.now,
         owner = NULL, lease_until = NULL, reason = NULL, next_query_at = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state IN ('running', 'unknown')
-    RETURNING actions.*),
-{told} {answer}
+    RETURNING tenant, id, settled_at, previous, state, trigger, attempt, correlation_id, trace_context),
+{told} SELECT settled_at FROM moved
 
 -- name: fail
 -- Settle: it did not take place and never will.
