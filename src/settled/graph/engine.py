@@ -16,9 +16,9 @@ graph where there is something to wait for; a nested run of two supersteps costs
 plain agent.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, TypeVar, assert_never
+from typing import Any, Literal, TypedDict, TypeVar, assert_never, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_stream_writer
@@ -35,7 +35,7 @@ from settled.state.model import Action
 from settled.state.store import Ledger
 from settled.tools import protocol
 from settled.tools.contract import Contract
-from settled.tools.effects import Steps, Stopped
+from settled.tools.effects import Steps
 from settled.tools.messages import Code
 from settled.tools.perform import of_read, outcome, prepare, unrecorded
 from settled.tools.reading import read
@@ -145,7 +145,7 @@ class Engine:
                 end = self.graph.invoke(end, _inside(config, flight), control=RunControl())
         except BaseException:
             if (granted := flight.unsent()) is not None:
-                flight.runner.drive(_not_sent(flight.calls[-1], granted))
+                flight.runner.drive(protocol.stop(flight.calls[-1], granted))
             raise
         finally:
             flight.end()
@@ -164,7 +164,7 @@ class Engine:
                 end = await self.graph.ainvoke(end, _inside(config, flight), control=RunControl())
         except BaseException:
             if (granted := flight.unsent()) is not None:
-                await flight.runner.adrive(_not_sent(flight.calls[-1], granted))
+                await flight.runner.adrive(protocol.stop(flight.calls[-1], granted))
             raise
         finally:
             flight.end()
@@ -235,7 +235,7 @@ def _reconcile(flight: Flight, where: Where) -> Steps[Where]:
 
 def _settle(flight: Flight, where: Where) -> Steps[Where]:
     """Write down what was found."""
-    finding: Finding | None = flight.take(where, Finding.__args__)
+    finding: Finding | None = flight.take(where, get_args(Finding))
     if finding is None:
         return Where(step="plan")
     standing = yield from protocol.settle(flight.calls[-1], finding)
@@ -290,7 +290,9 @@ def _said(end: Any) -> Answer:
     return answer
 
 
-def _with_flight(steps: Any) -> Any:
+def _with_flight(
+    steps: Callable[[Flight, Where], Steps[Where]],
+) -> Callable[[Where, RunnableConfig], tuple[Runner, Steps[dict[str, Any]]]]:
     """Return how a node begins: its steps over this visit's flight, with an answer for a ledger that goes away."""
 
     def begin(where: Where, config: RunnableConfig) -> tuple[Runner, Steps[Any]]:
@@ -329,20 +331,6 @@ def _reading(flight: Flight) -> Steps[Answer]:
     flight.end()
     end = yield from read(call)
     return answer_of(of_read(flight.contract, end, call))
-
-
-def _not_sent(call: Call, granted: Granted) -> Steps[Standing]:
-    """Record that a claimed action was stopped before its body was called: protocol.run, without the call."""
-    steps = protocol.run(call, granted)
-    next(steps)
-    answer: Any = Stopped(begun=False)
-    while True:
-        try:
-            effect = steps.send(answer)
-        except StopIteration as end:
-            standing: Standing = end.value
-            return standing
-        answer = yield effect
 
 
 def _inside(config: RunnableConfig, flight: Flight) -> RunnableConfig:

@@ -32,9 +32,7 @@ from settled.state.errors import ContractError, InvalidArguments, SettledError, 
 from settled.state.locks import ThreadLock
 from settled.state.model import Action
 from settled.state.store import Ledger
-
-WAIT_S = 10.0
-"""How long a message waits for the session that runs the thread: as long as one attempt may take by default."""
+from settled.tools.perform import WAIT_S
 
 FIRST_POLL_S, LAST_POLL_S = 0.05, 0.5
 """Between tries for the lock; each costs a connection."""

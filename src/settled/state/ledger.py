@@ -243,9 +243,9 @@ def lose(held: Claim, *, reason: str, settle_window_s: float, orphaned: bool = F
     return Query("lose", params, _first)
 
 
-def ask(held: Claim, *, answer: str, delay_s: float) -> Query[Action | None]:
-    """Note a query's answer that did not settle the action; the next one is due after `delay_s` seconds."""
-    return Query("ask", _of(held, {"answer": answer}, delay=_span(delay_s)), _first)
+def ask(held: Claim, *, queries: int, answer: str, delay_s: float) -> Query[Action | None]:
+    """Note the answer to query number `queries` + 1, which settled nothing; the next is due after `delay_s` seconds."""
+    return Query("ask", _of(held, {"answer": answer}, queries=queries, delay=_span(delay_s)), _first)
 
 
 def find(held: Claim, *, receipt: str | None, result: str, evidence: str) -> Query[Action | None]:

@@ -52,8 +52,8 @@ _PREPARED_IS_GONE = ("26000", "42P05", "08P01")
 class Database:
     """A Postgres database that carries out named statements, sync and async.
 
-    `named` holds the statements by name (None: the ledger's own). `prepare=False` for a transaction pooler that cannot keep prepared statements
-    (one that answers so is noticed, and they are given up by themselves).
+    `named` holds the statements by name (None: the ledger's own). `prepare=False` for a transaction pooler that cannot
+    keep prepared statements (one that answers so is noticed, and they are given up by themselves).
     """
 
     def __init__(

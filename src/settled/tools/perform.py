@@ -20,9 +20,9 @@ from settled.state.machine import State
 from settled.state.model import Action, Plan
 from settled.state.store import Ledger
 from settled.tools import arguments as args
+from settled.tools import protocol
 from settled.tools.contract import Contract, contract_of
 from settled.tools.messages import Code, Facts, artifact, tell
-from settled.tools.protocol import perform as protocol
 from settled.tools.reading import ReadEnd, read
 from settled.tools.runner import REAL, Runner, World
 from settled.tools.standing import Answered, Call, Waiting
@@ -124,7 +124,7 @@ def perform(
     try:
         if contract.is_read:
             return of_read(contract, runner.drive(read(call)), call)
-        return outcome(call, runner.drive(protocol(call)))
+        return outcome(call, runner.drive(protocol.perform(call)))
     except InvalidArguments as error:
         return unrecorded(call, invoked=True) if runner.invoked else invalid(contract, error, language)
     except LEDGER_IS_GONE:
@@ -159,7 +159,7 @@ async def aperform(
     try:
         if contract.is_read:
             return of_read(contract, await runner.adrive(read(call)), call)
-        return outcome(call, await runner.adrive(protocol(call)))
+        return outcome(call, await runner.adrive(protocol.perform(call)))
     except InvalidArguments as error:
         return unrecorded(call, invoked=True) if runner.invoked else invalid(contract, error, language)
     except LEDGER_IS_GONE:

@@ -29,7 +29,7 @@ from settled.tools.outcome import (
     Succeeded,
     Unknown,
 )
-from settled.tools.reconcile import Finding, Found, Left, ManualReview, Moved, Resend
+from settled.tools.reconcile import Finding, Left, ManualReview, Matched, Moved, Resend
 from settled.tools.standing import (
     Again,
     Answered,
@@ -102,11 +102,16 @@ def run(call: Call, granted: Granted) -> Steps[Standing]:
         action = next_attempt
 
 
+def stop(call: Call, granted: Granted) -> Steps[Standing]:
+    """Write down that the caller stopped before the body of its claim was called; what `run` does when it is told so."""
+    return (yield from _record(call, granted.action, granted.claim, Stopped(begun=False)))
+
+
 def settle(call: Call, finding: Finding) -> Steps[Standing]:
     """Write down what reconciliation found: it happened, it may be sent again, or a person must decide."""
     claim = claim_of(finding.action, call.plan.owner)
     match finding:
-        case Found(receipt=receipt, result=result):
+        case Matched(receipt=receipt, result=result):
             query = ledger.find(claim, receipt=receipt, result=storable(result), evidence="query")
             action, mine = yield from _write(claim, query, State.SUCCEEDED)
             return Answered(Code.SUCCEEDED, action, replayed=not mine)
@@ -220,23 +225,37 @@ def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Ste
 
 
 def _give_up(call: Call, claim: Claim, reason: str, *, stopped: bool = False) -> Steps[Standing]:
-    """Nothing was sent, so nothing was done; unless this claim is a repeat whose earlier attempt was never cleared
-    up.
-    """
-    if claim.token > 1 and call.contract.query is None:
-        standing = yield from _lose(call, claim, reason, stopped=stopped)
-        if not isinstance(standing, Unsettled):
-            return standing
-        why = f"an earlier attempt may have done it, and a repeat was refused: {reason}"
-        return (yield from settle(call, ManualReview(standing.action, why, {})))
+    """Nothing was sent, so nothing was done; unless an earlier attempt was never cleared up."""
+    if _is_unproved_repeat(call, claim):
+        return (yield from _doubt(call, claim, reason, stopped=stopped))
     query = ledger.fail(claim, code=Code.UNAVAILABLE, reason=reason, may_change=True)
     action, mine = yield from _write(claim, query, State.FAILED)
     return _answer(Code.UNAVAILABLE, action, mine, reason)
 
 
+def _is_unproved_repeat(call: Call, claim: Claim) -> bool:
+    """Whether this claim repeats an attempt of which nobody knows whether it took effect (an idempotent write without a
+    query is repeated like that).
+    """
+    return claim.token > 1 and call.contract.query is None
+
+
+def _doubt(call: Call, claim: Claim, reason: str, *, stopped: bool = False) -> Steps[Standing]:
+    """A "no" to a repeat says nothing about the earlier attempt: deleting twice answers "not found". A person
+    decides.
+    """
+    standing = yield from _lose(call, claim, reason, stopped=stopped)
+    if not isinstance(standing, Unsettled):
+        return standing
+    why = f"an earlier attempt may have done it, and its repeat was answered: {reason}"
+    return (yield from settle(call, ManualReview(standing.action, why, {})))
+
+
 def _record(call: Call, action: Action, claim: Claim, outcome: AttemptOutcome | Stopped) -> Steps[Standing]:
     """Write down how an attempt ended."""
     match outcome:
+        case Rejected() | Invalid() | Forbidden() | Conflict() if _is_unproved_repeat(call, claim):
+            return (yield from _doubt(call, claim, outcome.reason))
         case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
             query, state, code = _settlement(action, claim, outcome)
             action, mine = yield from _write(claim, query, state)

@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from settled.state import ledger
 from settled.state.canonical import differing
 from settled.state.errors import InvalidArguments
+from settled.state.machine import State
 from settled.state.model import Action
 from settled.state.secrets import HIDDEN
 from settled.tools.contract import Contract, Remote, Risk
-from settled.tools.effects import Absent, Answer, Inconclusive, Steps, Stopped, ask, probe, sleep
-from settled.tools.effects import Found as FoundByQuery
+from settled.tools.effects import Absent, Answer, Found, Inconclusive, Steps, Stopped, ask, probe, sleep
 from settled.tools.standing import Call, Unsettled, claim_of
 
 FIRST_WAIT_S, LAST_WAIT_S = 0.5, 8.0
@@ -27,7 +27,7 @@ LEAST_QUERIES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Matched:
     """It happened, and it is what was meant."""
 
     action: Action
@@ -68,7 +68,7 @@ class Left:
     action: Action
 
 
-Finding = Found | Resend | ManualReview | Moved | Left
+Finding = Matched | Resend | ManualReview | Moved | Left
 
 
 def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
@@ -83,18 +83,30 @@ def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
         answer = yield from probe(action)
         if isinstance(answer, Stopped):
             return Left(action)
-        if isinstance(answer, FoundByQuery):
+        if isinstance(answer, Found):
             return _found(call, action, answer)
-        moved = yield from ask(ledger.ask(claim_of(action, call.plan.owner), answer=_word(answer), delay_s=wait_s))
-        if moved is None:
-            return (yield from _moved(action))
-        action = moved
+        noted = yield from _note(call, action, answer, wait_s)
+        if isinstance(noted, Moved):
+            return noted
+        action = noted
         if asked_at >= _in_flight_until(action) and action.queries >= LEAST_QUERIES:
             return _conclude(c, action, answer, unsettled.took_over)
         pause_s = _pause(action, wait_s)
         if (yield from sleep(pause_s)) is not None:
             return Left(action)
         asked_at, wait_s = action.now + timedelta(seconds=pause_s), min(wait_s * 2, LAST_WAIT_S)
+
+
+def _note(call: Call, action: Action, answer: Answer, wait_s: float) -> Steps[Action | Moved]:
+    """Write an answer down. A note that is there already (our own, sent twice, or another caller's) counts once."""
+    claim = claim_of(action, call.plan.owner)
+    noted = yield from ask(ledger.ask(claim, queries=action.queries, answer=_word(answer), delay_s=wait_s))
+    if noted is not None:
+        return noted
+    now = yield from ask(ledger.load(action.tenant, action.id))
+    if now is None or now.state is not State.UNKNOWN or now.fencing_token != action.fencing_token:
+        return Moved(now or action)
+    return now if now.escalated_at is None else Moved(now)
 
 
 def _without_query(call: Call, unsettled: Unsettled) -> Steps[Finding]:
@@ -108,7 +120,7 @@ def _without_query(call: Call, unsettled: Unsettled) -> Steps[Finding]:
     return Resend(action, "a repeat of it is harmless", unsettled.took_over, proved_by_absence=False)
 
 
-def _found(call: Call, action: Action, found: FoundByQuery) -> Finding:
+def _found(call: Call, action: Action, found: Found) -> Finding:
     """What was found must be what was meant; otherwise a person sees both versions."""
     if found.fingerprint is not None and found.fingerprint != action.fingerprint:
         detail = {"meant": action.fingerprint, "found": found.fingerprint, "receipt": found.receipt}
@@ -121,7 +133,7 @@ def _found(call: Call, action: Action, found: FoundByQuery) -> Finding:
         meant, theirs = ({k: pair[side] for k, pair in other.items()} for side in (0, 1))
         both = {"meant": meant, "found": theirs, "receipt": found.receipt}
         return ManualReview(action, "the remote side has other values", both)
-    return Found(action, found.receipt, found.result)
+    return Matched(action, found.receipt, found.result)
 
 
 def _other_values(call: Call, found: Mapping[str, object]) -> dict[str, tuple[object, object]]:
@@ -155,8 +167,3 @@ def _pause(action: Action, wait_s: float) -> float:
 
 def _word(answer: Answer) -> str:
     return f"inconclusive: {answer.reason}" if isinstance(answer, Inconclusive) else "absent"
-
-
-def _moved(action: Action) -> Steps[Finding]:
-    now = yield from ask(ledger.load(action.tenant, action.id))
-    return Moved(now or action)

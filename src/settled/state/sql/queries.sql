@@ -166,6 +166,7 @@ WITH {clock}, moved AS (
 WITH {clock}, moved AS (
     UPDATE settled.actions SET queries = queries + 1, next_query_at = clock.now + %(delay)s
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = 'unknown'
+        AND queries = %(queries)s
     RETURNING actions.*),
 told AS (
     INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
