@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import servers
+from own_server import own_url, server  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from settled import Ledger

@@ -230,13 +230,15 @@ def test_interrupted_in_the_wait_between_attempts_it_has_failed(database_url: st
     """Ctrl-C between two attempts: surely nothing was done."""
     with Ledger.connect(database_url) as ledger, Remote(database_url) as remote:
         remote.next(busy(503, retry_after=5))
-        tool = payment(remote.url)
+        tool, waiting = payment(remote.url), threading.Event()
 
-        def waiting() -> bool:
-            return any(action.attempt == 2 for action in actions(ledger))
+        def sleep(seconds: float) -> None:
+            waiting.set()
+            time.sleep(seconds)
 
         begun = time.monotonic()
-        interrupted(lambda: perform(tool, CALL, ledger=ledger, thread_id="t"), waiting)
+        world = World(sleep=sleep)
+        interrupted(lambda: perform(tool, CALL, ledger=ledger, thread_id="t", world=world), waiting.is_set)
         assert time.monotonic() - begun < 3
         (left,) = actions(ledger)
         assert (left.state, left.code, remote.count(), remote.posts()) == (State.FAILED, "unavailable", 0, 1)

@@ -1,74 +1,18 @@
 """Postgres goes away and comes back: while idle, before the intent, while the body runs, before the settle."""
 
 import asyncio
-import os
-import signal
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 import pytest
 
-import servers
+from own_server import Server
 from remote import DROP, Fault, Remote, actions, busy, late, payment, row, triggers
 from settled import Ledger, Outcome, State, aperform, perform
-from settled.state import embedded
 
 CALL = {"order_id": "O-1", "amount": 118}
 LONG = {"timeout": 6.0, "deadline": 15.0, "lease": 7.0, "settle_window": 6.0}
-
-
-@dataclass(frozen=True)
-class Server:
-    """A Postgres of this file's own, that a test may stop, kill and start again."""
-
-    home: Path
-
-    @property
-    def url(self) -> str:
-        return embedded.server(self.home, settings={"fsync": "off"})
-
-    def stop(self) -> None:
-        assert embedded.stop(self.home)
-
-    def kill(self) -> None:
-        """End it as a crash would: no farewell to anybody, and a recovery at the next start."""
-        pid = int((self.home / "data" / "postmaster.pid").read_text().split()[0])
-        os.kill(pid, signal.SIGKILL)
-        while Path(f"/proc/{pid}").exists():
-            time.sleep(0.01)
-
-    def start(self) -> None:
-        embedded.server(self.home)
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def crash(self) -> None:
-        self.kill()
-        self.start()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with servers.scratch() as home:
-        own = Server(home)
-        try:
-            assert own.url
-            yield own
-        finally:
-            embedded.stop(home)
-
-
-@pytest.fixture
-def own_url(server: Server) -> Iterator[str]:
-    """A database on the server that will be stopped; the remote side has its effects on the other one."""
-    with servers.database(server.url) as url:
-        yield url
 
 
 async def called(mode: str, tool: object, ledger: Ledger, thread_id: str = "t") -> Outcome:
@@ -275,7 +219,7 @@ async def test_connections_that_keep_ending_never_cause_a_second_effect(
     over = threading.Event()
 
     def storm() -> None:
-        while not over.wait(0.1):
+        while not over.wait(0.25):
             end_connections(own_url)
 
     async with Ledger.connect(own_url) as ledger:

@@ -38,7 +38,7 @@ async def test_repeated_after_a_lost_reply_has_one_effect(ledger: Ledger, databa
 
 @pytest.mark.parametrize("status", [404, 409, 422, 403])
 async def test_a_no_to_the_repeat_says_nothing_about_the_first(ledger: Ledger, database_url: str, status: int) -> None:
-    """Attempt 1 deleted it and its reply was lost; the repeat hears "not found": that is no failure, a person decides."""
+    """Attempt 1 did it and its reply was lost; the repeat hears "not found": no failure, a person decides."""
     with Remote(database_url) as remote:
         remote.next(DROP, busy(status))
         tool = payment(remote.url, asynchronous=True, **HARMLESS)

@@ -1,18 +1,16 @@
 """LangGraph's Postgres savers, opened on the ledger's own server.
 
-Four things differ from a saver as it comes:
+Three things differ from a saver as it comes:
 
 - No lock shared by all threads. The saver's one lock guards a single shared connection; ours takes one of its own
   from a pool for each call, so the lock only forbids what is safe. (LangGraph itself keeps the checkpoints of one
   thread in order.)
-- Commits that do not wait for the disk (`synchronous_commit=off`). The log of one server is one sequence: a commit of
-  the ledger, which does wait, carries every earlier checkpoint with it. So before any effect, plan's commit has made
-  all that led to it durable. The death of a process loses nothing that reached the server; the death of the *server*
-  may lose the last half second of conversation, and then the thread continues one step earlier and finds its actions
-  in the ledger.
 - A connection is asked whether it lives only when its socket has something to say: a server that ends one says so,
   and a question before each use would be a round trip more for every step.
 - Set-up under a lock: of eight plain ones at the same instant, seven fail.
+
+Its commits wait for the disk, as LangGraph's do. Asynchronous ones were tried (docs/decisions.md): a process that
+outlives a crash of the *server* goes on from a checkpoint that is lost, and the thread has a hole.
 """
 
 import asyncio
@@ -42,12 +40,11 @@ class SyncSaver(PostgresSaver):
 @contextmanager
 def open_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[PostgresSaver]:
     """Open a saver for `invoke` on the ledger's server, with its tables."""
+    _set_up(ledger)
     pool = ledger.checkpoint_pool(max_connections)
     with pool:
         saver = SyncSaver(pool)
         saver.lock = nullcontext()  # type: ignore[assignment]
-        with setup_lock(ledger.url):
-            saver.setup()
         yield saver
 
 
@@ -65,5 +62,5 @@ async def aopen_checkpointer(
 
 
 def _set_up(ledger: Ledger) -> None:
-    with open_checkpointer(ledger, max_connections=1):
-        pass
+    with setup_lock(ledger.url) as connection:
+        PostgresSaver(connection).setup()

@@ -112,7 +112,8 @@ class Session:
 
         A `message_id` that the thread knows already (a double click, a retry of the client) is not added again: the
         recorded answer comes back. Raises ThreadBusy when another session has the thread for longer than `wait_s`,
-        InvalidArguments for a message that cannot be stored or an id that was used for another one.
+        LedgerUnavailable when its lock cannot be asked for, InvalidArguments for a message that cannot be stored or an
+        id that was used for another one.
         """
         new = _human(message, message_id)
         with self._locked():

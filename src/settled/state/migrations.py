@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 
 import psycopg
+from psycopg.rows import DictRow, dict_row
 
 from settled.state.errors import LedgerUnavailable
 from settled.state.postgres import send
@@ -61,17 +62,19 @@ def missing(connection: psycopg.Connection) -> list[Migration]:
 
 
 @contextmanager
-def setup_lock(url: str) -> Generator[psycopg.Connection]:
-    """Hold the right to set up somebody else's tables (LangGraph's saver): one process at a time.
+def setup_lock(url: str) -> Generator[psycopg.Connection[DictRow]]:
+    """Hold the right to set up somebody else's tables (LangGraph's saver): one process at a time. Yields a connection
+    to do it on, as that saver wants it; what it commits waits for the disk.
 
     The lock is polled, not waited for in Postgres: their set-up builds indexes concurrently, which waits for every open
     statement, also for one that waits for a lock.
     """
-    with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.RawCursor) as connection:
+    with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.RawCursor) as holder:
         for _ in _polls():
-            if send(connection, "lock_setup")[0][0]:
+            if send(holder, "lock_setup")[0][0]:
                 break
-        yield connection
+        with psycopg.Connection[DictRow].connect(url, autocommit=True, row_factory=dict_row) as connection:
+            yield connection
 
 
 def _polls() -> Iterator[None]:

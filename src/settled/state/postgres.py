@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
-import psycopg.conninfo
 from psycopg.rows import DictRow, TupleRow, dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
@@ -153,17 +152,7 @@ class Database:
         return AsyncConnectionPool(self.url, min_size=1, max_size=size, kwargs=args, open=False, check=_acheck)
 
     def _checkpoint_args(self) -> dict[str, Any]:
-        """The saver's commits are asynchronous: on this server the ledger's next synchronous commit flushes them as
-        well.
-        """
-        given = psycopg.conninfo.conninfo_to_dict(self.url).get("options") or ""
-        options = f"{given} -c synchronous_commit=off".strip()
-        return {
-            "autocommit": True,
-            "row_factory": dict_row,
-            "prepare_threshold": 0 if self._prepare else None,
-            "options": options,
-        }
+        return {"autocommit": True, "row_factory": dict_row, "prepare_threshold": 0 if self._prepare else None}
 
     @property
     def _connect_args(self) -> dict[str, Any]:

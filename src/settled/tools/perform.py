@@ -111,8 +111,8 @@ def perform(
     `decision` names the request (a message id, a click), so that a repeat of it meets the same action for ever and
     not only within the window. `wait_s` bounds the wait for another caller that has the same action in flight.
 
-    Bad arguments, a refusal or an unknown outcome are answers, not exceptions. Raises ContractError for a tool
-    without a contract.
+    Bad arguments, a refusal, an unknown outcome and a ledger that is away are answers, not exceptions. Raises
+    ContractError for a tool without a contract.
     """
     options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s, random=random)
     contract = contract_of(tool)

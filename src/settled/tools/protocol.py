@@ -103,7 +103,7 @@ def run(call: Call, granted: Granted) -> Steps[Standing]:
 
 
 def stop(call: Call, granted: Granted) -> Steps[Standing]:
-    """Write down that the caller stopped before the body of its claim was called; what `run` does when it is told so."""
+    """Write down that the caller stopped before the body was called, as `run` does where it is told so."""
     return (yield from _record(call, granted.action, granted.claim, Stopped(begun=False)))
 
 

@@ -256,7 +256,8 @@ class Runner:
 
     def _let_go(self, action: Action, claim: Claim, body: "asyncio.Future[Any]", context: ActionContext) -> None:
         """Let an async body go on alone until its settle window is over, and record what it brings."""
-        ending = asyncio.get_running_loop().call_later(self.contract.settle_window_s, body.cancel)
+        left_s = max(self.contract.settle_window_s - self.contract.timeout_s, 0.0)
+        ending = asyncio.get_running_loop().call_later(left_s, body.cancel)
 
         async def record() -> None:
             try:

@@ -56,7 +56,7 @@ CREATE TABLE settled.actions (
     PRIMARY KEY (id, tenant)
 );
 
--- The tenant stands last in every index. First, it would make each of them look usable for any statement: with a plan made
+-- The tenant stands first in no index. There it would make each of them look usable for any statement: with a plan made
 -- while the table was empty, a lookup by id then reads through the tenant's whole intent index.
 CREATE UNIQUE INDEX one_action_per_intent ON settled.actions (intent, occurrence, tenant);
 CREATE UNIQUE INDEX one_effect_per_business_key ON settled.actions (business_key, tenant)
