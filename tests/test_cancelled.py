@@ -59,10 +59,15 @@ async def test_cancelled_in_the_wait_between_attempts_it_has_failed(ledger: Ledg
     """Refused and waiting: surely nothing was done, so "failed" is recorded and the call may be made again later."""
     with Remote(database_url) as remote:
         remote.next(busy(503, retry_after=3))
-        tool = payment(remote.url, asynchronous=True, deadline=4.0)
-        call = asyncio.create_task(aperform(tool, CALL, ledger=ledger, thread_id="t"))
-        await asyncio.to_thread(remote.arrived.wait, 10)
-        await asyncio.sleep(0.2)
+        tool, waiting = payment(remote.url, asynchronous=True, deadline=4.0), asyncio.Event()
+
+        async def asleep(seconds: float) -> None:
+            waiting.set()
+            await asyncio.sleep(seconds)
+
+        world = World(asleep=asleep)
+        call = asyncio.create_task(aperform(tool, CALL, ledger=ledger, thread_id="t", world=world))
+        await asyncio.wait_for(waiting.wait(), 10)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
@@ -111,8 +116,7 @@ async def test_cancelled_while_a_statement_waits_for_a_lock_it_is_carried_to_its
 
         tool = payment(remote.url, asynchronous=True, before=lock, **LONG)
         call = asyncio.create_task(aperform(tool, CALL, ledger=ledger, thread_id="t"))
-        await asyncio.to_thread(remote.arrived.wait, 10)
-        await asyncio.sleep(0.3)
+        await until(lambda: waits_for_a_lock(database_url))
         for _ in range(2):
             call.cancel()
             await asyncio.sleep(0.1)
@@ -192,6 +196,13 @@ async def test_cancelled_while_it_reconciles_it_stays_unknown_and_is_found_later
         assert (end.code, end.receipt, remote.count(), remote.posts()) == ("succeeded", "R-1", 1, 1)
 
 
+def waits_for_a_lock(url: str) -> bool:
+    """Whether a statement on this database hangs, as the settle does that meets a locked row."""
+    waiting = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(url, autocommit=True) as looking:
+        return looking.execute(waiting).rowcount > 0
+
+
 async def until(true: Callable[[], bool]) -> None:
     for _ in range(1000):
         if true():
@@ -250,17 +261,11 @@ def test_interrupted_during_a_statement_it_is_carried_to_its_end(database_url: s
         Ledger.connect(database_url) as ledger,
         Remote(database_url) as remote,
         psycopg.connect(database_url) as other,
-        psycopg.connect(database_url, autocommit=True) as looking,
     ):
         tool = payment(remote.url, before=lambda: other.execute("SELECT id FROM settled.actions FOR UPDATE"), **LONG)
-
-        def hanging() -> bool:
-            waits = looking.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchone()
-            return waits is not None and waits[0] > 0
-
         release = threading.Timer(1.5, other.rollback)
         release.start()
-        interrupted(lambda: perform(tool, CALL, ledger=ledger, thread_id="t"), hanging)
+        interrupted(lambda: perform(tool, CALL, ledger=ledger, thread_id="t"), lambda: waits_for_a_lock(database_url))
         release.join()
         (left,) = actions(ledger)
         assert (left.state, left.receipt, remote.count(), remote.posts()) == (State.SUCCEEDED, "R-1", 1, 1)

@@ -166,4 +166,5 @@ def test_no_process_is_left_when_the_demo_is_killed(database_url: str) -> None:
         parent.kill()
     assert len(children) == 2
     _, alive = psutil.wait_procs(children, timeout=10)
-    assert alive == []
+    # A container's first process may not reap what it inherits: a zombie has ended.
+    assert [child for child in alive if child.status() != psutil.STATUS_ZOMBIE] == []

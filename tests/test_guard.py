@@ -12,7 +12,7 @@ from settled import IllegalTransition, Ledger, action
 from settled.state import ledger as ledger_queries
 from settled.state.ledger import Query
 from settled.state.machine import BIRTH, OPEN, TRANSITIONS, State, Trigger
-from settled.state.model import Claim
+from settled.state.model import Action, Claim
 
 LEGAL = {(str(s), str(t), str(to)) for s, row in TRANSITIONS.items() for t, to in row.items()}
 ALL = [(str(s), str(t), str(to)) for s in State for t in Trigger for to in State]
@@ -233,16 +233,16 @@ async def test_no_action_is_born_settled(version: int, ledger: Ledger, sql: psyc
     assert refusals <= {REFUSED, INCOMPLETE}
 
 
-def stale(action_id: str) -> list[Query[Any]]:
+def stale(action: Action) -> list[Query[Any]]:
     """Every transition, by an owner whose token is not the row's."""
-    claim = Claim("default", action_id, 99, "nobody")
+    action_id, claim = action.id, Claim(action.tenant, action.id, 99, "nobody")
     q = ledger_queries
     return [
-        q.succeed(claim, receipt="R-1", result="{}"),
+        q.succeed(claim, action, receipt="R-1", result="{}"),
         q.fail(claim, code="rejected", reason="x", may_change=True),
         q.refuse(claim, attempt=1, reason="x", delay_s=1, lease_s=1),
         q.lose(claim, reason="x", settle_window_s=1, orphaned=True),
-        q.ask(claim, answer="absent", delay_s=1),
+        q.ask(claim, queries=action.queries, answer="absent", delay_s=1),
         q.find(claim, receipt="R-1", result="{}", evidence="query"),
         q.release(claim, lease_s=1, deadline_s=1, proved_by_absence=False, reason="x"),
         q.escalate(claim, reason="x"),
@@ -262,7 +262,9 @@ async def test_a_transition_that_loses_writes_nothing(
     read = "SELECT * FROM settled.actions WHERE id = %s", [action_id]
     before = sql.execute(*read).fetchone()
     events = sql.execute("SELECT count(*) AS n FROM settled.events").fetchone()
-    queries = [q for q in stale(action_id) if not (state is State.APPROVED and q.name in ("claim", "cancel"))]
+    action = ledger.run(ledger_queries.load("default", action_id))
+    assert action is not None
+    queries = [q for q in stale(action) if not (state is State.APPROVED and q.name in ("claim", "cancel"))]
     assert [ledger.run(query) for query in queries] == [None] * len(queries)
     assert sql.execute(*read).fetchone() == before
     assert sql.execute("SELECT count(*) AS n FROM settled.events").fetchone() == events

@@ -189,7 +189,7 @@ def renew(claims: Sequence[tuple[Claim, float]]) -> Query[set[tuple[str, str]]]:
     return Query("renew", params, lambda rows: {(row[0], row[1]) for row in rows})
 
 
-def clean(text: object) -> str | None:
+def _clean(text: object) -> str | None:
     """Return what somebody else made (a receipt, a reason) as text that Postgres can hold, cut to `MAX_TEXT_CHARS`."""
     if text is None:
         return None
@@ -202,14 +202,14 @@ MAX_TEXT_CHARS = 2000
 
 def _of(held: Claim, detail: Mapping[str, object] | None, **params: object) -> dict[str, object]:
     guard = {"tenant": held.tenant, "id": held.action_id, "token": held.token}
-    texts = {name: clean(params[name]) for name in ("reason", "receipt") if name in params}
+    texts = {name: _clean(params[name]) for name in ("reason", "receipt") if name in params}
     return guard | params | texts | {"actor": ACTOR, "detail": _json(detail)}
 
 
 def succeed(held: Claim, seen: Action, *, receipt: str | None, result: str) -> Query[Action | None]:
     """Settle by the remote side's reply. `seen` is the action as its claim read it, `result` JSON text."""
     params = _of(held, {"receipt": receipt} if receipt else None, receipt=receipt, result=result)
-    return Query("succeed", params, partial(_succeeded, seen, clean(receipt), result))
+    return Query("succeed", params, partial(_succeeded, seen, _clean(receipt), result))
 
 
 def _succeeded(seen: Action, receipt: str | None, result: str, rows: Rows) -> Action | None:

@@ -236,13 +236,12 @@ def outcome(call: Call, end: Answered | Waiting) -> Outcome:
         if (end.code in (Code.CONFLICT, Code.DUPLICATE, Code.REJECTED) and end.replayed) or end.differing
         else None
     )
-    receipt = action.receipt
     facts = Facts(
         code=end.code,
         summary=call.plan.summary if end.code is Code.CONFLICT else action.summary,
         action_id=action.id,
         state=action.state,
-        receipt=receipt,
+        receipt=action.receipt,
         result=action.result,
         reason=end.reason,
         field=end.field,
@@ -251,7 +250,8 @@ def outcome(call: Call, end: Answered | Waiting) -> Outcome:
         attempts=action.attempt,
         replayed=end.replayed,
     )
-    return _of(facts, call, action)
+    told = _told(facts, call.language, call.contract.messages)
+    return replace(told, state=action.state, idempotency_key=action.idempotency_key)
 
 
 def invalid(contract: Contract, error: InvalidArguments, language: str) -> Outcome:
@@ -284,11 +284,6 @@ def of_read(contract: Contract, end: ReadEnd, call: Call) -> Outcome:
         attempts=end.attempts,
     )  # fmt: skip
     return _told(facts, call.language, contract.messages)
-
-
-def _of(facts: Facts, call: Call, action: Action) -> Outcome:
-    told = _told(facts, call.language, call.contract.messages)
-    return replace(told, state=action.state, idempotency_key=action.idempotency_key)
 
 
 def _told(facts: Facts, language: str, templates: Mapping[str, str]) -> Outcome:
