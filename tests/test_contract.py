@@ -3,11 +3,14 @@
 import subprocess
 import sys
 import warnings
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any
 
 import pytest
+from langchain_core.tools import tool as langchain_tool
 from pydantic import AfterValidator, Field, SecretStr
 
 from acts import Remote, count, through_async, through_sync
@@ -45,7 +48,9 @@ def query(_: object) -> Absent:
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "no identity": ({"identity": None}, r'identity=\("field", \.\.\.\) or identity="all"'),
     "identity that is no argument": ({"identity": ("oder",)}, "not an argument"),
+    "identity of nothing": ({"identity": ()}, 'makes all calls one and the same.*or "all"'),
     "identity as one text": ({"identity": "order_id"}, r'\("order_id",\)'),
+    "unique as one text": ({"unique": "order_id"}, r'\("order_id",\)'),
     "unique that is no argument": ({"unique": ("oder",)}, "not an argument"),
     "incidental identity": ({"identity": ("memo",)}, "cannot be both incidental"),
     "incidental unique": ({"unique": ("memo",)}, "cannot be both incidental"),
@@ -68,6 +73,26 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "timeout not below lease": ({"timeout": 10, "lease": 10}, "timeout must be below lease"),
     "settle window below timeout": ({"timeout": 10, "settle_window": 5}, "settle_window must not be below timeout"),
     "no window": ({"window": timedelta(0)}, "window must be more than 0"),
+    "window in seconds": ({"window": 86400}, r"window must be a timedelta, such as timedelta\(hours=24\), not 86400"),
+    "timeout as text": ({"timeout": "10"}, "timeout must be a finite number of seconds, not '10'"),
+    "endless deadline": ({"deadline": float("inf")}, "deadline must be a finite number"),
+    "lease that is a truth": ({"lease": True}, "lease must be a finite number"),
+    "settle window as timedelta": ({"settle_window": timedelta(seconds=20)}, "settle_window must be a finite number"),
+    "half an attempt": ({"max_attempts": 1.5}, "max_attempts must be a whole number"),
+    "backoff as a number": ({"backoff": 2}, r"backoff must be a Backoff\(\.\.\.\)"),
+    "query that is no function": ({"query": "find"}, "query must be a function"),
+    "receipt that is neither": ({"receipt": 5}, "a field's name or a function"),
+    "messages that are none": ({"messages": "unknown"}, "messages must be a mapping"),
+    "a message for no code": ({"messages": {"unknwon": "x"}}, "no code 'unknwon'"),
+    "summary that is none": ({"summary": 5}, "a template, or one per language"),
+    "summary of no argument": ({"summary": "pay {oder}"}, "summary names 'oder'"),
+    "summary without names": ({"summary": "pay {}"}, "summary names ''"),
+    "summary with an open brace": ({"summary": "pay {order_id"}, "write a literal brace twice"),
+    "summary with a bad conversion": (
+        {"summary": "pay {order_id!x}"},
+        r"{order_id!x}, which suits no value: write {order_id}",
+    ),
+    "summary with a bad format": ({"summary": {"en": "pay {amount:.2q}"}}, "{amount:.2q}, which suits no value"),
     "unknown risk": ({"risk": "dangerous"}, "read, idempotent_write, non_idempotent_write"),
     "unknown remote": ({"remote": "eventual"}, "dedupes, queryable, opaque"),
 }
@@ -110,6 +135,59 @@ def test_signatures_that_cannot_be_described() -> None:
 
         @action(**WRITE)
         def twice(order_id: str, repeat_of: str) -> None: ...
+
+
+def test_only_one_plain_function_can_be_an_action() -> None:
+    """What is a tool already, has no name, or yields, is refused with what to write instead."""
+
+    def pay(order_id: str) -> None: ...
+
+    def each(order_id: str) -> Iterator[str]:
+        yield order_id
+
+    async def later(order_id: str) -> AsyncIterator[str]:
+        yield order_id
+
+    refused: list[tuple[Any, str]] = [
+        (declared(), "pay is a LangChain tool already.*instead of @tool"),
+        (langchain_tool(look), "look is a LangChain tool already"),
+        (partial(pay, "A"), "goes on a function"),
+        (dict, "goes on a function"),
+        (lambda order_id: None, "a lambda has no name"),
+        (each, "each: its body yields.*return it"),
+        (later, "later: its body yields.*return it"),
+    ]
+    for function, sentence in refused:
+        with pytest.raises(ContractError, match=sentence):
+            action(**WRITE)(function)
+
+
+def look(order_id: str) -> str:
+    """Look at an order."""
+    return order_id
+
+
+def test_a_summary_that_does_not_suit_a_value_gives_way_to_the_default() -> None:
+    """A name for people never stops a call."""
+
+    @action(**WRITE, summary="refund of {amount:.2f}")
+    def refund(order_id: str, amount: float | None = None) -> None: ...
+
+    assert refund.contract.summarize({"order_id": "A", "amount": 25}, "en") == "refund of 25.00"
+    assert refund.contract.summarize({"order_id": "A", "amount": None}, "en") == "refund (order_id A)"
+
+
+def test_formats_for_values_of_any_type_are_taken() -> None:
+    """Numbers, texts and instants have formats of their own."""
+    for template in ("{order_id:>10}", "{amount:,.2f}", "{amount!r:.3}", "{amount:.0%}", "{order_id:%d.%m.%Y}", "{{}}"):
+        declared(summary=template)
+
+
+def test_a_remote_side_that_nobody_asks_draws_a_warning_at_the_declaration() -> None:
+    """A contract that says "dedupes" without a query reads as if a lost reply were sent again."""
+    with pytest.warns(ContractWarning, match=r"pay: a lost reply goes to a person.*query=.*opaque") as warned:
+        declared(remote="dedupes")
+    assert warned[0].filename == __file__
 
 
 def test_loose_text_draws_a_warning_that_names_it() -> None:

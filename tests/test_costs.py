@@ -119,7 +119,7 @@ def test_round_trips_on_the_wire(narrow: Ledger) -> None:
     for n in range(WARM_UP):
         perform(tool, [n], ledger=narrow, thread_id="t")
         perform(tool, [n], ledger=narrow, thread_id="t")
-    with narrow._sync_pool().connection() as connection:
+    with narrow.pools.threads().connection() as connection:
         pgconn = connection.pgconn
     with tempfile.NamedTemporaryFile("w+b") as trace:
         pgconn.trace(trace.fileno())

@@ -1,11 +1,15 @@
-"""What the model is told, in both languages (SPEC 9)."""
+"""What the model is told, in both languages: facts for the user first, then a line for the model."""
 
 import dataclasses
 import json
 import re
 import string
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import AwareDatetime, Field, TypeAdapter, ValidationError
 
 from settled.state.errors import ContractError
 from settled.tools import texts_en, texts_zh
@@ -82,6 +86,86 @@ def test_an_invalid_call_hears_field_and_rule(language: str) -> None:
     assert {"amount", "must be positive"} <= set(re.findall(r"amount|must be positive", tell(invalid, language)))
     assert artifact(invalid)["may_retry"] is True
     assert artifact(invalid)["next"] == "correct_arguments"
+
+
+ABSENT = {
+    ("Field required", "en"): "was not accepted: “amount” is missing. Nothing",
+    ("Field required", "zh"): "没有被接受：缺少参数“amount”，没有",
+    ("is not an argument of this tool", "en"): "was not accepted: there is no argument “amount”. Nothing",
+    ("is not an argument of this tool", "zh"): "没有被接受：没有名为“amount”的参数，没有",
+}
+
+
+@pytest.mark.parametrize(("rule", "language"), ABSENT)
+def test_an_argument_that_is_not_there_is_not_called_wrong(rule: str, language: str) -> None:
+    """There is no value that could be: it is missing, or there is none of that name."""
+    invalid = facts(Code.INVALID, reason=rule)
+    assert ABSENT[rule, language] in tell(invalid, language)
+    own = tell(invalid, language, {"invalid": "{field}{reason_phrase}: {reason}"})
+    assert re.fullmatch("amount: .+", own)
+
+
+BROKEN: list[tuple[Any, object]] = [
+    *((int, "x"), (int, 1.5), (float, "x"), (Decimal, "x"), (Decimal, []), (str, 1), (bool, "x"), (list[int], 1)),
+    *(
+        (set[int], 1),
+        (dict[str, int], 1),
+        (date, "x"),
+        (datetime, "x"),
+        (datetime, []),
+        (AwareDatetime, "2026-01-01T00:00"),
+    ),
+    *((Literal["a", "b"], "c"), (Annotated[int, Field(ge=1)], 0), (Annotated[int, Field(gt=1)], 0)),
+    *((Annotated[int, Field(le=1)], 2), (Annotated[int, Field(lt=1)], 2), (Annotated[int, Field(multiple_of=5)], 2)),
+    *((Annotated[str, Field(min_length=1)], ""), (Annotated[str, Field(max_length=1)], "aa")),
+    *((Annotated[str, Field(pattern="^x{1}$")], "b"), (Annotated[list[int], Field(min_length=1)], [])),
+    *((Annotated[list[int], Field(max_length=1)], [1, 2]), (Annotated[Decimal, Field(decimal_places=2)], "1.234")),
+    *((Annotated[Decimal, Field(max_digits=2)], "123"), (Annotated[float, Field(allow_inf_nan=False)], float("inf"))),
+]
+
+
+@pytest.mark.parametrize(("hint", "value"), BROKEN, ids=range(len(BROKEN)))
+def test_the_common_rules_are_said_in_chinese(hint: Any, value: object) -> None:
+    """As pydantic words them today: a change of its words would be noticed here."""
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(hint).validate_python(value)
+    said = tell(facts(Code.INVALID, field="f", reason=caught.value.errors()[0]["msg"], summary="退款"), "zh").split(
+        "\n"
+    )[0]
+    assert not re.search("[A-Za-z]{2,}", said)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_an_authors_own_rule_is_told_in_his_words(language: str) -> None:
+    """Without pydantic's prefix; braces in it are no template."""
+    text = tell(facts(Code.INVALID, reason="Value error, no {way} {0}"), language)
+    assert re.search(r"[(（]no \{way\} \{0\}[)）]", text)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_read_is_told_as_its_result_alone(language: str) -> None:
+    """Nothing was carried out, and the result is not for reading out."""
+    found = Facts(Code.SUCCEEDED, "get invoice", "", "", result={"amount": "118.50"})
+    assert tell(found, language) == '{"amount": "118.50"}'
+    assert tell(dataclasses.replace(found, result="two\nlines"), language) == "two\nlines"
+    assert tell(dataclasses.replace(found, result=None), language) in ("There is no result.", "没有结果。")
+    assert tell(found, language, {"succeeded": "Found: {result}"}) == 'Found: {"amount": "118.50"}'
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_after_a_write_the_user_is_told_the_sentence_and_not_the_record(language: str) -> None:
+    """The note names the first sentence; the result below it is for the model."""
+    assert re.search(
+        "tell the user the first sentence|第一句话告诉用户", tell(facts(Code.SUCCEEDED), language).split("\n")[-1]
+    )
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_nobody_is_said_to_be_at_work_on_it_who_was_not_told(language: str) -> None:
+    """The manual queue waits for a person; none was notified."""
+    text = tell(facts(Code.MANUAL_REVIEW), language)
+    assert re.search("a person has to check it|需要由人工核实", text)
+    assert not re.search("is checking|正在由", text)
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -26,9 +26,9 @@ async def test_lost_prepared_statements_are_transparent(door: Door, command: byt
     with opened(database_url, max_connections=2, patience_s=3) as ledger:
         for n in range(3):
             await door(tool, [n], ledger=ledger)
-        for connection in list(ledger._sync_pool()._pool):
+        for connection in list(ledger.pools.threads()._pool):
             connection.pgconn.exec_(command)
-        for connection in list((await ledger._async_pool())._pool):
+        for connection in list((await ledger.pools.loop())._pool):
             connection.pgconn.exec_(command)
         outcomes = [await door(tool, [n], ledger=ledger) for n in range(6)]
         await ledger.aclose()
@@ -43,7 +43,7 @@ async def test_without_prepared_statements(door: Door, database_url: str) -> Non
     tool = pay(remote)
     with opened(database_url, prepare=False, max_connections=1) as ledger:
         outcomes = [await door(tool, [1], ledger=ledger) for _ in range(8)]
-        with ledger._sync_pool().connection() as connection:
+        with ledger.pools.threads().connection() as connection:
             prepared = connection.execute(b"SELECT count(*) FROM pg_prepared_statements").fetchone()
         await ledger.aclose()
     assert [o.receipt for o in outcomes] == ["RF-1"] * 8

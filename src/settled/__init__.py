@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from settled.graph.agent import build_agent
     from settled.graph.checkpointer import aopen_checkpointer, open_checkpointer
-    from settled.graph.session import Session
+    from settled.graph.session import Reply, Session
     from settled.state.canonical import Incidental, Ordered, Precision, Secret
     from settled.state.errors import (
         ContractError,
         IllegalTransition,
         InvalidArguments,
+        LedgerFault,
         LedgerUnavailable,
         NotFound,
         NotYet,
@@ -33,15 +34,25 @@ if TYPE_CHECKING:
     from settled.tools.effects import Absent, Found, Inconclusive
     from settled.tools.messages import Code
     from settled.tools.outcome import Conflict, Ended, Forbidden, Invalid, Refused, Rejected, Succeeded, Unknown
-    from settled.tools.perform import Outcome, aperform, perform
+    from settled.tools.perform import aperform, perform
+    from settled.tools.result import Outcome
+    from settled.tools.runner import World
 
 _WHERE = {
     "settled.graph.agent": ("build_agent",),
     "settled.graph.checkpointer": ("aopen_checkpointer", "open_checkpointer"),
-    "settled.graph.session": ("Session",),
+    "settled.graph.session": ("Reply", "Session"),
     "settled.state.canonical": ("Incidental", "Ordered", "Precision", "Secret"),
     "settled.state.errors": (
-        *("ContractError", "IllegalTransition", "InvalidArguments", "LedgerUnavailable", "NotFound", "NotYet"),
+        *(
+            "ContractError",
+            "IllegalTransition",
+            "InvalidArguments",
+            "LedgerFault",
+            "LedgerUnavailable",
+            "NotFound",
+            "NotYet",
+        ),
         *("SettledError", "ThreadBusy", "Unguarded"),
     ),
     "settled.state.machine": ("State", "Trigger"),
@@ -56,7 +67,9 @@ _WHERE = {
     "settled.tools.outcome": (
         *("Conflict", "Ended", "Forbidden", "Invalid", "Refused", "Rejected", "Succeeded", "Unknown"),
     ),
-    "settled.tools.perform": ("Outcome", "aperform", "perform"),
+    "settled.tools.perform": ("aperform", "perform"),
+    "settled.tools.result": ("Outcome",),
+    "settled.tools.runner": ("World",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
@@ -82,6 +95,7 @@ __all__ = [
     "Invalid",
     "InvalidArguments",
     "Ledger",
+    "LedgerFault",
     "LedgerUnavailable",
     "NotFound",
     "NotYet",
@@ -91,6 +105,7 @@ __all__ = [
     "Refused",
     "Rejected",
     "Remote",
+    "Reply",
     "Risk",
     "Secret",
     "Session",
@@ -101,6 +116,7 @@ __all__ = [
     "Trigger",
     "Unguarded",
     "Unknown",
+    "World",
     "action",
     "aopen_checkpointer",
     "aperform",

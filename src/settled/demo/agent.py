@@ -17,6 +17,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from settled.demo.models import load_model
+from settled.demo.scenarios import TENANT
 from settled.demo.tools import reimbursement_tools
 from settled.graph.agent import build_agent
 from settled.graph.checkpointer import open_checkpointer
@@ -73,7 +74,7 @@ def run(task: Task) -> dict[str, Any]:
             system_prompt=PROMPT.format(employee_id=task.employee_id),
             world=World(watch=killing(task.kill_at) if task.kill_at else None),
         )
-        session = Session(agent, ledger=ledger, thread_id=task.thread_id, requester=task.employee_id)
+        session = Session(agent, ledger=ledger, thread_id=task.thread_id, tenant=TENANT, requester=task.employee_id)
         reply = ""
         for text, message_id in zip(task.turns, task.message_ids, strict=True):
             reply = session.send(text, message_id=message_id).text

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from settled.demo.processes import Child, DemoFailed, Service
-from settled.demo.scenarios import Scenario
+from settled.demo.scenarios import TENANT, Scenario
 from settled.demo.service import store
 from settled.state import ledger as operations
 from settled.state.errors import ContractError
@@ -112,7 +112,7 @@ def _restarted(story: Story, ledger: Ledger, agents: Sequence[Child], task: Mapp
         raise DemoFailed(
             f"the agent should have been killed {story.scenario.kill_at}, but was not: {first.last_words()}"
         )
-    rows = ledger.run(operations.actions("default", thread_id=task["thread_id"]))
+    rows = ledger.run(operations.actions(TENANT, thread_id=task["thread_id"]))
     left = f"the action is {rows[0].state}" if rows else "the ledger has no row"
     story.marks.append(Mark(first.ended_at or time.time(), "process 1 dies (SIGKILL)", left))
     story.marks.append(Mark(time.time(), "process 2 takes over"))
@@ -122,7 +122,7 @@ def _restarted(story: Story, ledger: Ledger, agents: Sequence[Child], task: Mapp
 
 def _read(story: Story, ledger: Ledger, service_url: str, task: Mapping[str, Any]) -> None:
     """Read what happened from those who know it."""
-    actions = ledger.run(operations.actions("default", thread_id=task["thread_id"]))
+    actions = ledger.run(operations.actions(TENANT, thread_id=task["thread_id"]))
     story.actions = [(one, _timeline(ledger, one)) for one in reversed(actions)]
     if actions:
         skew_s = actions[0].now.timestamp() - time.time()

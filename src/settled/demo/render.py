@@ -1,6 +1,6 @@
 """A played scenario for people and for programs: the pages of `settled demo`. Reads the story, decides nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from itertools import groupby
 from typing import Any
@@ -11,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from settled.demo.play import Story
-from settled.demo.scenarios import DEFAULT, SCENARIOS
+from settled.demo.scenarios import DEFAULT, SCENARIOS, TENANT
 from settled.runtime.records import timeline_record
 from settled.runtime.tables import event_row, state_text, text
+from settled.tools.outcome import plain
 
 Row = tuple[float, str, Text, Text, Text]
 
@@ -104,6 +105,18 @@ def _unix(at: datetime) -> float:
     return at.timestamp()
 
 
+def _conflicts(story: Story) -> list[Mapping[str, Any]]:
+    artifacts = [told["artifact"] or {} for told in story.told.tool_messages]
+    return [artifact for artifact in artifacts if artifact.get("code") == "conflict"]
+
+
+def _refused(artifact: Mapping[str, Any]) -> Text:
+    """Say what was asked for and not sent; the ledger keeps no row for it."""
+    differing = artifact.get("differing") or {}
+    asked = ", ".join(f"{name} {now} instead of {before}" for name, (before, now) in differing.items())
+    return Text.assemble(("refused", "bold"), f", and nothing sent: {plain(asked)}")
+
+
 def _verdict(story: Story) -> RenderableType:
     tickets = "ticket" if story.effects == 1 else "tickets"
     counted = f" in the service's database, {story.scenario.expected_effects} expected"
@@ -112,4 +125,7 @@ def _verdict(story: Story) -> RenderableType:
         tries = "1 attempt" if action.attempt == 1 else f"{action.attempt} attempts"
         said = [state_text(action.state), text(action.receipt or "no receipt yet"), text(tries)]
         lines.append(Text.assemble(f"{action.id}: ", Text(", ").join(said)))
+    lines += [_refused(artifact) for artifact in _conflicts(story)]
+    if story.actions:
+        lines.append(text(f"settled actions list --tenant {TENANT}  shows them all", "bright_black"))
     return Panel(Text("\n").join(lines), border_style="green" if story.came_out else "red", expand=False)

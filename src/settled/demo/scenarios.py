@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+TENANT = "demo"
+"""The demo's actions stand in the user's own ledger, and not among his own."""
+
 FILE = {"en": "Please file invoice INV-102 for reimbursement.", "zh": "请帮我报销发票 INV-102。"}
 CORRECT = {"en": "The amount should be 180; please file it like that.", "zh": "金额应该是 180，请按这个金额提交。"}
 

@@ -1,8 +1,8 @@
 """The reference agent: model → one `Send` per tool call → model.
 
 Owns the two nodes and the end of a turn. Reads and writes may stand in one message; each call is a task of its own,
-so that a crash or an approval in one never repeats another. After `repeat_limit` repeats of one thing in a turn the
-model gets no tools any more, and if it insists, the recorded facts are the answer.
+so that a crash or an approval in one never repeats another. After `repeat_limit` repeats of one thing, or `max_calls`
+calls of anything, in a turn the model gets no tools any more, and if it insists, the recorded facts are the answer.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Send
 
-from settled.graph.answers import recorded_facts, repeated, tool_message
+from settled.graph.answers import answers_of, recorded_facts, repeated, tool_message
 from settled.graph.calls import Request, requests_of, tidy
 from settled.graph.channel import Conversation
 from settled.graph.engine import Engine
-from settled.graph.identity import handle_of
+from settled.graph.identity import Handle, check_lock, handle_of
 from settled.state.errors import ContractError
 from settled.state.store import Ledger
 from settled.tools.contract import Contract, contract_of
@@ -30,6 +30,11 @@ from settled.tools.runner import REAL, World
 Agent = CompiledStateGraph[Any, None, Any, Any]
 Update = dict[str, list[AnyMessage]]
 
+DEFAULT_TENANT = "default"
+
+MAX_CALLS = 100
+"""In one turn: far more than a person's request needs, and a model that always finds something new to call ends."""
+
 
 def build_agent(
     model: BaseChatModel,
@@ -38,35 +43,41 @@ def build_agent(
     ledger: Ledger,
     checkpointer: BaseCheckpointSaver[Any] | None = None,
     system_prompt: str | None = None,
-    tenant: str = "default",
+    tenant: str | None = None,
     language: str | None = None,
     repeat_limit: int = 3,
+    max_calls: int = MAX_CALLS,
     world: World = REAL,
 ) -> Agent:
     """Return an agent whose tool calls are actions: at most one effect for each intent. Works with invoke and ainvoke.
 
     Run it through a `Session`; or by yourself with a `thread_id` in the configuration, `durability="sync"`, and one
-    run per thread at a time. `language` ("en", "zh") is by default that of the user's last message. Messages are kept
-    in a DeltaChannel, so that the cost of a turn stays flat as the thread grows.
+    run per thread at a time. `language` ("en", "zh") is by default that of the user's last message. An agent of a
+    `tenant` serves only that one; without, its sessions say whom they serve ("default"). A turn has at most
+    `repeat_limit` repeats of one thing and `max_calls` calls; after that the model is asked without tools, for an
+    answer to the user. Messages are kept in a DeltaChannel, so that the cost of a turn stays flat as the thread grows.
 
     Raises ContractError for a tool without a contract, and for two tools of one name.
     """
-    if repeat_limit < 1:
-        raise ContractError("repeat_limit must be at least 1")
+    if repeat_limit < 1 or max_calls < 1:
+        raise ContractError("repeat_limit and max_calls must be at least 1")
     contracts = _by_name([contract_of(tool) for tool in tools])
     engine = Engine(contracts, ledger, world)
-    chat = _Chat(model, tools, system_prompt, repeat_limit)
+    chat = _Chat(model, tools, system_prompt, repeat_limit, max_calls)
+    action = _Action(engine, tenant, language)
 
     def fan_out(state: Conversation, config: RunnableConfig) -> list[Send] | str:
-        last = state["messages"][-1]
+        messages = state["messages"]
+        last = messages[-1]
         if not isinstance(last, AIMessage):
             return END
-        spoken = handle_of(config, tenant=tenant, language=language).language or _language(state["messages"])
-        return [Send("action", request) for request in requests_of(last, spoken)] or END
+        spoken = action.handle(config).language or spoken_in(messages)
+        left = max_calls - len(answers_of(messages))
+        return [Send("action", request) for request in requests_of(last, spoken, left)] or END
 
     graph = StateGraph(Conversation)
     graph.add_node("model", chat)
-    graph.add_node("action", _Action(engine, tenant, language))
+    graph.add_node("action", action)
     graph.add_edge(START, "model")
     graph.add_conditional_edges("model", fan_out, ["action", END])
     graph.add_edge("action", "model")
@@ -77,20 +88,27 @@ class _Chat(Runnable[Conversation, Update]):
     """The node `model`."""
 
     def __init__(
-        self, model: BaseChatModel, tools: Sequence[Any], system_prompt: str | None, repeat_limit: int
+        self,
+        model: BaseChatModel,
+        tools: Sequence[Any],
+        system_prompt: str | None,
+        repeat_limit: int,
+        max_calls: int,
     ) -> None:
         self.name = "model"
         self._bare: Runnable[Any, BaseMessage] = model
         self._bound: Runnable[Any, BaseMessage] = model.bind_tools(tools) if tools else model
         self._system = [SystemMessage(system_prompt)] if system_prompt else []
-        self._limit = repeat_limit
+        self._repeat_limit = repeat_limit
+        self._max_calls = max_calls
 
     def invoke(self, input: Conversation, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  # noqa: A002
-        messages = input["messages"]
-        if said := repeated(messages, self._limit):
-            answer = tidy(self._bare.invoke([*self._system, *messages], config))
-            return {"messages": [_without_calls(answer, recorded_facts(said))]}
-        return {"messages": [tidy(self._bound.invoke([*self._system, *messages], config))]}
+        check_lock(config or {})
+        messages, last_word = input["messages"], self._last_word(input["messages"])
+        model = self._bound if last_word is None else self._bare
+        said = model.invoke([*self._system, *messages], config)
+        check_lock(config or {})
+        return _said(said, messages, last_word)
 
     async def ainvoke(
         self,
@@ -98,26 +116,41 @@ class _Chat(Runnable[Conversation, Update]):
         config: RunnableConfig | None = None,
         **kwargs: Any,
     ) -> Update:
-        messages = input["messages"]
-        if said := repeated(messages, self._limit):
-            answer = tidy(await self._bare.ainvoke([*self._system, *messages], config))
-            return {"messages": [_without_calls(answer, recorded_facts(said))]}
-        return {"messages": [tidy(await self._bound.ainvoke([*self._system, *messages], config))]}
+        check_lock(config or {})
+        messages, last_word = input["messages"], self._last_word(input["messages"])
+        model = self._bound if last_word is None else self._bare
+        said = await model.ainvoke([*self._system, *messages], config)
+        check_lock(config or {})
+        return _said(said, messages, last_word)
+
+    def _last_word(self, messages: Sequence[AnyMessage]) -> str | None:
+        """Return what the turn ends with if the model will not end it; None while it may still call tools."""
+        given = answers_of(messages)
+        if len(given) >= self._max_calls:
+            return recorded_facts(given)
+        said = repeated(messages, self._repeat_limit)
+        return recorded_facts(said) if said else None
 
 
 class _Action(Runnable[Request, Update]):
     """The node `action`: one call of one message."""
 
-    def __init__(self, engine: Engine, tenant: str, language: str | None) -> None:
+    def __init__(self, engine: Engine, tenant: str | None, language: str | None) -> None:
         self.name = "action"
+        self.tenant = tenant
         self._engine = engine
-        self._tenant = tenant
         self._language = language
+
+    def handle(self, config: RunnableConfig) -> Handle:
+        """Return the session of a run."""
+        return handle_of(config, tenant=self.tenant or DEFAULT_TENANT, language=self._language)
 
     def invoke(self, input: Request, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  # noqa: A002
         config = config or {}
-        handle = handle_of(config, tenant=self._tenant, language=self._language)
-        return {"messages": [tool_message(input, self._engine.call(input, handle, config))]}
+        check_lock(config)
+        answer = self._engine.call(input, self.handle(config), config)
+        check_lock(config)
+        return {"messages": [tool_message(input, answer)]}
 
     async def ainvoke(
         self,
@@ -126,8 +159,16 @@ class _Action(Runnable[Request, Update]):
         **kwargs: Any,
     ) -> Update:
         config = config or {}
-        handle = handle_of(config, tenant=self._tenant, language=self._language)
-        return {"messages": [tool_message(input, await self._engine.acall(input, handle, config))]}
+        check_lock(config)
+        answer = await self._engine.acall(input, self.handle(config), config)
+        check_lock(config)
+        return {"messages": [tool_message(input, answer)]}
+
+
+def tenant_of(agent: Agent) -> str | None:
+    """Return the only tenant that an agent of `build_agent` serves, if it was built for one."""
+    node = agent.builder.nodes.get("action")
+    return node.runnable.tenant if node is not None and isinstance(node.runnable, _Action) else None
 
 
 def _by_name(contracts: Sequence[Contract]) -> dict[str, Contract]:
@@ -137,14 +178,15 @@ def _by_name(contracts: Sequence[Contract]) -> dict[str, Contract]:
     return named
 
 
-def _without_calls(message: AIMessage, facts: str) -> AIMessage:
-    """Return an answer that calls nothing: the model's, or the recorded facts where it insisted on a call."""
-    if not message.tool_calls and not message.invalid_tool_calls:
-        return message
-    return AIMessage(content=facts, id=message.id)
+def _said(message: BaseMessage, known: Sequence[AnyMessage], last_word: str | None) -> Update:
+    """Return the model's answer; where it insists on a call although it has no tools any more, `last_word`."""
+    answer = tidy(message, known)
+    if last_word is not None and (answer.tool_calls or answer.invalid_tool_calls):
+        answer = AIMessage(content=last_word, id=answer.id)
+    return {"messages": [answer]}
 
 
-def _language(messages: Sequence[BaseMessage]) -> str:
+def spoken_in(messages: Sequence[BaseMessage]) -> str:
     """Return the language of the user's last message."""
     for message in reversed(messages):
         if isinstance(message, HumanMessage):

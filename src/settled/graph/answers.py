@@ -4,15 +4,17 @@ Owns nothing that decides about actions: the ledger does. What it decides is whe
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, TypedDict, assert_never
 
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
 from settled.graph.calls import Request
+from settled.state.machine import State
+from settled.state.model import Action
 from settled.tools.messages import Code, Facts, artifact, status, tell
-from settled.tools.perform import Outcome
+from settled.tools.result import Outcome
 
 MAX_TOOL_NAME_CHARS = 64
 """A tool's name, as providers allow it; a model may invent a longer one."""
@@ -28,8 +30,11 @@ class Answer(TypedDict):
 
 def answer_of(outcome: Outcome) -> Answer:
     """Return the part of an outcome that the conversation keeps."""
-    plain = {name: str(value) if isinstance(value, StrEnum) else value for name, value in outcome.artifact.items()}
-    return Answer(code=str(outcome.code), message=outcome.message, artifact=plain)
+    return Answer(code=str(outcome.code), message=outcome.message, artifact=_plain(outcome.artifact))
+
+
+def _plain(record: Mapping[str, object]) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, StrEnum) else value for name, value in record.items()}
 
 
 def refusal(request: Request, field: str, rule: str) -> Answer:
@@ -37,6 +42,44 @@ def refusal(request: Request, field: str, rule: str) -> Answer:
     name = request["name"][:MAX_TOOL_NAME_CHARS].replace("_", " ") or "the call"
     facts = Facts(code=Code.INVALID, summary=name, action_id="", state="", reason=rule, field=field)
     return Answer(code=str(facts.code), message=tell(facts, request["language"]), artifact=artifact(facts))
+
+
+def answer_from_ledger(request: Request, action: Action | None) -> Answer:
+    """Return the answer to a call that nobody goes on with: what the ledger has of it, or that nothing was begun."""
+    if action is None:
+        name = request["name"][:MAX_TOOL_NAME_CHARS].replace("_", " ")
+        facts = Facts(code=Code.UNAVAILABLE, summary=name, action_id="", state="")
+    else:
+        facts = Facts(
+            code=_code_of(action),
+            summary=action.summary,
+            action_id=action.id,
+            state=action.state,
+            receipt=action.receipt,
+            result=action.result,
+            reason=action.reason,
+            attempts=action.attempt,
+            replayed=True,
+        )
+    return Answer(code=str(facts.code), message=tell(facts, request["language"]), artifact=_plain(artifact(facts)))
+
+
+def _code_of(action: Action) -> Code:
+    match action.state:
+        case State.PLANNED | State.APPROVED:
+            return Code.WAITING_FOR_APPROVAL
+        case State.RUNNING:
+            return Code.IN_PROGRESS
+        case State.UNKNOWN:
+            return Code.MANUAL_REVIEW if action.escalated_at else Code.UNKNOWN
+        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
+            return Code.SUCCEEDED
+        case State.FAILED:
+            return Code(action.code or Code.REJECTED)
+        case State.CANCELLED:
+            return Code(action.code or Code.DENIED)
+        case _:
+            assert_never(action.state)
 
 
 def tool_message(request: Request, answer: Answer) -> ToolMessage:
@@ -47,8 +90,13 @@ def tool_message(request: Request, answer: Answer) -> ToolMessage:
         status=status(Code(answer["code"])),
         name=request["name"][:MAX_TOOL_NAME_CHARS],
         tool_call_id=request["tool_call_id"],
-        id=f"{request['message_id']}/{request['tool_call_id']}",
+        id=answer_id(request),
     )
+
+
+def answer_id(request: Request) -> str:
+    """Return the id of the message that answers a request."""
+    return f"{request['message_id']}/{request['tool_call_id']}"
 
 
 def turn_of(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
@@ -69,6 +117,11 @@ def repeated(messages: Sequence[AnyMessage], limit: int) -> list[ToolMessage]:
             counts[thing] += thing in last or _is_replay(message)
             last[thing] = message
     return [last[thing] for thing, count in counts.items() if count >= limit and _is_binding(last[thing])]
+
+
+def answers_of(messages: Sequence[AnyMessage]) -> list[ToolMessage]:
+    """Return the answers that the model has been given in this turn."""
+    return [message for message in turn_of(messages) if isinstance(message, ToolMessage)]
 
 
 def recorded_facts(answers: Iterable[ToolMessage]) -> str:

@@ -41,7 +41,7 @@ class SyncSaver(PostgresSaver):
 def open_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[PostgresSaver]:
     """Open a saver for `invoke` on the ledger's server, with its tables."""
     _set_up(ledger)
-    pool = ledger.checkpoint_pool(max_connections)
+    pool = ledger.pools.checkpoint(max_connections)
     with pool:
         saver = SyncSaver(pool)
         saver.lock = nullcontext()  # type: ignore[assignment]
@@ -54,7 +54,7 @@ async def aopen_checkpointer(
 ) -> AsyncIterator[AsyncPostgresSaver]:
     """Open a saver for `ainvoke` on the ledger's server, with its tables. It belongs to the running event loop."""
     await asyncio.to_thread(_set_up, ledger)
-    pool = ledger.acheckpoint_pool(max_connections)
+    pool = ledger.pools.acheckpoint(max_connections)
     async with pool:
         saver = AsyncPostgresSaver(pool)
         saver.lock = nullcontext()  # type: ignore[assignment]

@@ -30,14 +30,16 @@ from settled.graph.answers import Answer, answer_of, refusal
 from settled.graph.calls import Request, decision_of
 from settled.graph.identity import Handle, options_of
 from settled.graph.twin import Twin
+from settled.state import ledger
 from settled.state.errors import LEDGER_IS_GONE, ContractError, InvalidArguments
+from settled.state.ledger import Query
 from settled.state.model import Action
 from settled.state.store import Ledger
 from settled.tools import protocol
 from settled.tools.contract import Contract
-from settled.tools.effects import Steps
+from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
-from settled.tools.perform import of_read, outcome, prepare, unrecorded
+from settled.tools.perform import invalid, of_read, outcome, prepare, recalled, unrecorded
 from settled.tools.reading import read
 from settled.tools.reconcile import Finding, reconcile
 from settled.tools.runner import Runner, World
@@ -136,7 +138,7 @@ class Engine:
         """
         flight = self._flight(request, handle)
         if not isinstance(flight, Flight):
-            return flight
+            return _unless_known(flight, request, self._store.run(_recall(request, handle)))
         if flight.contract.is_read:
             return flight.runner.drive(_reading(flight))
         try:
@@ -155,7 +157,7 @@ class Engine:
         """As `call`, in an event loop."""
         flight = self._flight(request, handle)
         if not isinstance(flight, Flight):
-            return flight
+            return _unless_known(flight, request, await self._store.arun(_recall(request, handle)))
         if flight.contract.is_read:
             return await flight.runner.adrive(_reading(flight))
         try:
@@ -194,11 +196,7 @@ def compiled() -> CompiledStateGraph[Where, None, Where, Where]:
 
 def _plan(flight: Flight, where: Where) -> Steps[Where]:
     """Begin the action, or meet it; as a new owner each time, since an earlier visit's claim may have been used."""
-    try:
-        call = flight.begin()
-    except InvalidArguments as error:
-        return _answered(refusal(flight.request, error.field, error.rule))
-    standing = yield from protocol.plan(call)
+    standing = yield from protocol.plan(flight.begin())
     return _place(flight, standing)
 
 
@@ -309,9 +307,26 @@ def _with_flight(
 def _or_unrecorded(flight: Flight, steps: Steps[Where]) -> Steps[Where]:
     try:
         return (yield from steps)
+    except InvalidArguments as error:
+        if flight.runner.invoked:
+            return _answered(answer_of(unrecorded(flight.calls[-1], invoked=True)))
+        told = invalid(flight.contract, error, flight.request["language"])
+        known = yield from ask(_recall(flight.request, flight.handle))
+        return _answered(_unless_known(answer_of(told), flight.request, known))
     except LEDGER_IS_GONE:
         told = unrecorded(flight.calls[-1], invoked=flight.runner.invoked)
         return _answered(answer_of(told))
+
+
+def _recall(request: Request, handle: Handle) -> Query[Action | None]:
+    """Ask for the action of a call that can no longer be read: its tool may have been renamed or changed since."""
+    options = options_of(handle, decision_of(request), request["language"])
+    return ledger.recall(options.tenant, options.thread_id, options.correlation_id or "")
+
+
+def _unless_known(refused: Answer, request: Request, known: Action | None) -> Answer:
+    """Return a refusal, which says that nothing was done; or what is known of the action, if the call had begun one."""
+    return refused if known is None else answer_of(recalled(known, request["language"]))
 
 
 def _straight(flight: Flight, where: Where) -> Steps[Where]:

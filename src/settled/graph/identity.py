@@ -19,16 +19,28 @@ from settled.tools.perform import MAX_NAME_CHARS, Options
 SESSION_KEY = "__settled"
 """LangGraph keeps configuration keys that begin with `__` out of the metadata of checkpoints."""
 
+SESSION_OWNER = "s:"
+"""What the owners of a session's claims begin with: they were made under their thread's lock, so whoever holds it now
+knows that they are over. The claims of anybody else (`perform`, an agent that is run without a session) say nothing of
+the lock, and are waited for.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """What a session tells its runs. `is_orphan` says whether a running action's owner is known to be dead."""
+    """What a session tells its runs.
+
+    `is_orphan` says whether a running action's owner is known to be dead; `check_lock` raises ThreadBusy when the
+    thread is the session's no more.
+    """
 
     tenant: str
     thread_id: str
-    requester: str | None
-    language: str | None
-    is_orphan: Callable[[Action], bool]
+    requester: str | None = None
+    language: str | None = None
+    is_orphan: Callable[[Action], bool] = lambda _: False
+    owner_prefix: str = ""
+    check_lock: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +72,18 @@ def handle_of(config: RunnableConfig, *, tenant: str, language: str | None) -> H
             "an agent with actions needs a thread: run it through a Session, or pass "
             '{"configurable": {"thread_id": "..."}}'
         )
-    return Handle(tenant, thread_id, None, language, _nobody_knows)
+    return Handle(tenant, thread_id, language=language)
+
+
+def check_lock(config: RunnableConfig) -> None:
+    """Raise ThreadBusy when a session runs this, and its lock is lost. A node asks when it begins and before it ends.
+
+    A node that raises leaves no checkpoint. One that returned would: as the thread's newest, it would hide everything
+    that another session has written meanwhile.
+    """
+    handle = config.get("configurable", {}).get(SESSION_KEY)
+    if isinstance(handle, Handle):
+        handle.check_lock()
 
 
 def options_of(handle: Handle, decision: Decision, language: str) -> Options:
@@ -70,10 +93,16 @@ def options_of(handle: Handle, decision: Decision, language: str) -> Options:
         tenant=handle.tenant,
         decision=decision.parts,
         requester=handle.requester,
-        correlation_id=f"{decision.message_id}/{decision.tool_call_id}",
+        correlation_id=correlation_of(decision),
         language=language,
         is_orphan=handle.is_orphan,
+        owner_prefix=handle.owner_prefix,
     )
+
+
+def correlation_of(decision: Decision) -> str:
+    """Return by which name an action's row speaks of the call that began it."""
+    return f"{decision.message_id}/{decision.tool_call_id}"
 
 
 def thread_name(tenant: str, thread_id: str) -> str:
@@ -84,7 +113,3 @@ def thread_name(tenant: str, thread_id: str) -> str:
     if tenant == "default" and not thread_id.startswith("@"):
         return thread_id
     return f"@{quote(tenant, safe='')}/{thread_id}"
-
-
-def _nobody_knows(_: Action) -> bool:
-    return False

@@ -6,6 +6,7 @@ imported by the command that needs it, so that `settled --help` is quick.
 
 import json
 import logging
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -38,12 +39,15 @@ def main() -> None:
     """Run the command line; an error of ours is one line, never a traceback."""
     logging.getLogger().addHandler(logging.NullHandler())  # a pool that cannot connect would say so line after line
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except SettledError as error:
         print(f"settled: {error}", file=sys.stderr)
         sys.exit(1)
-    except BrokenPipeError:  # the reader had enough (| head)
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader had enough (| head); Python would flush once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 
 
@@ -113,7 +117,7 @@ def list_actions(
 ) -> None:
     """List actions, newest first."""
     from settled.runtime.records import action_record
-    from settled.runtime.tables import actions_table
+    from settled.runtime.tables import actions_page
     from settled.state import ledger as operations
 
     query = operations.actions(tenant, states=_states(state), thread_id=thread, most=limit)
@@ -122,7 +126,7 @@ def list_actions(
     if as_json:
         _print_json([action_record(one) for one in found])
     elif found:
-        _print(actions_table(found))
+        _print(actions_page(found, _width()))
     else:
         print("there are no such actions")
 
@@ -182,10 +186,9 @@ def sql() -> None:
 @db.command()
 def status(as_json: Json = False, database_url: DatabaseUrl = None) -> None:
     """Say which database it is, and whether its tables are those of this version. Changes nothing."""
-    from settled.runtime.database import applied, pending, without_password
+    from settled.runtime.database import standing
 
-    url = _url(database_url)
-    shown = {"database": without_password(url), "applied": applied(url), "pending": pending(url)}
+    shown = standing(_checked(database_url))
     if as_json:
         _print_json(shown)
     else:
@@ -225,9 +228,22 @@ def _print_json(value: object) -> None:
 
 
 def _print(page: Any) -> None:
+    """Print a page: as it is on a terminal, without colours and trailing blanks elsewhere."""
     from settled.runtime.tables import console
 
-    console().print(page)
+    out = console()
+    if out.is_terminal:
+        out.print(page)
+        return
+    with out.capture() as captured:
+        out.print(page)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _width() -> int:
+    from settled.runtime.tables import console
+
+    return console().width
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 """What the command line says about a database: where it is, and which migrations it has."""
 
 import re
+from typing import Any
 
+from settled.state import embedded
 from settled.state.errors import ContractError
 from settled.state.ledger import Query
 from settled.state.migrations import migrations
 from settled.state.postgres import Database
+from settled.state.reach import answer
 from settled.state.secrets import HIDDEN
 
 PATIENCE_S = 5.0
@@ -14,6 +17,7 @@ PATIENCE_S = 5.0
 
 def applied(url: str) -> list[str]:
     """Return the names of the migrations that the database has. Changes nothing."""
+    answer(url, PATIENCE_S)
     database = Database(url, patience_s=PATIENCE_S)
     try:
         numbers = database.run(Query("applied_migrations", {}, lambda rows: {row[0] for row in rows}))
@@ -28,6 +32,18 @@ def pending(url: str) -> list[str]:
     """Return the names of the migrations that the database lacks."""
     have = applied(url)
     return [migration.name for migration in migrations() if migration.name not in have]
+
+
+def standing(url: str | None) -> dict[str, Any]:
+    """Return which database it is, and its migrations; no URL is the private one, which is not made for a look at it."""
+    if url is None and not embedded.exists():
+        return {
+            "database": "the private Postgres, which is made by the first command that needs it",
+            "applied": [],
+            "pending": [migration.name for migration in migrations()],
+        }
+    found = url or embedded.server()
+    return {"database": without_password(found), "applied": applied(found), "pending": pending(found)}
 
 
 def without_password(url: str) -> str:

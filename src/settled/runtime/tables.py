@@ -4,6 +4,7 @@ Every value is put in as text: markup and control characters in it are inert.
 """
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
@@ -63,20 +64,47 @@ def state_text(state: str) -> Text:
     return text(state.replace("_", " "), COLOURS.get(state, ""))
 
 
+NARROW = 100
+"""Below this width a summary gets a line of its own."""
+
+
+def actions_page(actions: Sequence[Action], width: int) -> RenderableType:
+    """Return actions, one or two lines each, as the width allows."""
+    return actions_table(actions) if width >= NARROW else Group(*map(_two_lines, actions))
+
+
+def _two_lines(action: Action) -> Text:
+    tries = "1 attempt" if action.attempt == 1 else f"{action.attempt} attempts"
+    first = [
+        text(action.id, "bold"),
+        _planned(action),
+        _state(action),
+        text(action.receipt or "no receipt"),
+        text(tries),
+    ]
+    return Text.assemble(Text("  ").join(first), "\n    ", text(action.summary))
+
+
 def actions_table(actions: Iterable[Action]) -> Table:
     """Return actions as a table, one a line."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("action", "planned", "state", "summary", "receipt", "tries"):
         table.add_column(column, overflow="fold", no_wrap=column != "summary")
     for action in actions:
-        state = state_text(action.state)
-        if in_manual_queue(action):
-            state.append(" (a person's)", "bold yellow")
-        planned = text(action.planned_at.strftime("%m-%d %H:%M"), "bright_black")
-        table.add_row(
-            text(action.id), planned, state, text(action.summary), text(action.receipt or ""), text(action.attempt)
-        )
+        cells = [text(action.summary), text(action.receipt or ""), text(action.attempt)]
+        table.add_row(text(action.id), _planned(action), _state(action), *cells)
     return table
+
+
+def _planned(action: Action) -> Text:
+    return text(action.planned_at.strftime("%m-%d %H:%M"), "bright_black")
+
+
+def _state(action: Action) -> Text:
+    state = state_text(action.state)
+    if in_manual_queue(action):
+        state.append(" (for a person)", "bold yellow")
+    return state
 
 
 def timeline_table(events: Sequence[Event]) -> Table:
@@ -103,10 +131,15 @@ def event_row(event: Event, seconds: float) -> tuple[Text, Text, Text, Text]:
 
 def detail_text(event: Event) -> str:
     """Return what an event says beside its trigger."""
-    said = [
-        f"{name.removesuffix('_s').replace('_', ' ')}: {_one(value)}" for name, value in (event.detail or {}).items()
-    ]
+    said = [_named(name, value) for name, value in (event.detail or {}).items()]
     return " · ".join([f"attempt {event.attempt}", *said] if event.trigger in ("claim", "refuse", "release") else said)
+
+
+def _named(name: str, value: object) -> str:
+    """Return one part of an event: a span (`delay_s`) with its unit."""
+    if name.endswith("_s") and isinstance(value, int | float):
+        return f"{name.removesuffix('_s').replace('_', ' ')} {round(value, 2):g} s"
+    return f"{name.replace('_', ' ')}: {_one(value)}"
 
 
 def facts_table(action: Action) -> Table:
@@ -154,6 +187,13 @@ def _one(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False, default=str)
 
 
+PIPE_WIDTH = 200
+"""Nobody counts the columns of a pipe; a program that reads it wants one line for each thing."""
+
+
 def console() -> Console:
     """Return the console that everything is printed on."""
-    return Console(highlight=False)
+    found = Console(highlight=False)
+    if not found.is_terminal and "COLUMNS" not in os.environ:
+        found.width = PIPE_WIDTH
+    return found

@@ -97,6 +97,11 @@ def server(path: Path | None = None, *, settings: Mapping[str, str] | None = Non
     return _url(home)
 
 
+def exists(path: Path | None = None) -> bool:
+    """Whether there is a private Postgres in the home `path`, running or not. Changes nothing."""
+    return (_home(path) / "data" / "PG_VERSION").exists()
+
+
 def stop(path: Path | None = None) -> bool:
     """Stop the private Postgres in the home `path`, whoever uses it; False when none was running. The data stays."""
     home = _home(path)

@@ -282,6 +282,11 @@ def load(tenant: str, action_id: str) -> Query[Action | None]:
     return Query("load", {"tenant": tenant, "id": action_id}, _first)
 
 
+def recall(tenant: str, thread_id: str, correlation_id: str) -> Query[Action | None]:
+    """Read the newest action of a thread with this correlation id that did something, or still may."""
+    return Query("recall", {"tenant": tenant, "thread_id": thread_id, "correlation_id": correlation_id}, _first)
+
+
 def timeline(tenant: str, action_id: str) -> Query[list[Event]]:
     """Read the events of one action, in order."""
     return Query("timeline", {"tenant": tenant, "id": action_id}, _events)

@@ -3,17 +3,43 @@
 A session-level advisory lock lives as long as its connection, so a killed session's lock is free at once, and the next
 one may take its actions over without waiting for their leases. It needs a connection of its own, and no transaction
 pooler in between.
+
+The other side of that: a connection may end while its owner lives (an idle timeout, a firewall, a failover), and then
+somebody else may take the lock. `is_lost` tells so at no cost, and its owner asks before it writes.
 """
 
+import os
 from collections import deque
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from settled.state.errors import LedgerUnavailable
+from settled.state.pools import has_news
 from settled.state.postgres import send
 
 MAX_IDLE_LOCKS = 4
 """Opening a connection takes longer than a turn's own statements; a few are kept for the next locks."""
+
+KEEPALIVES = {
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "25000",
+}
+"""A silent connection stays open, and an owner that is cut off knows it after 25 s: before the server does (60 s), and
+so before it gives the lock to anybody else. What the URL says goes before.
+"""
+
+_STAY_OPEN = b"""
+SELECT set_config('tcp_keepalives_idle', '30', false), set_config('tcp_keepalives_interval', '10', false),
+       set_config('tcp_keepalives_count', '3', false),
+       CASE WHEN current_setting('idle_session_timeout', true) IS NOT NULL
+            THEN set_config('idle_session_timeout', '0', false) END"""
+"""The server asks too, or a machine that died would keep its locks for two hours. (The last setting exists from
+Postgres 14 on.)
+"""
 
 
 class LockConnections:
@@ -22,13 +48,16 @@ class LockConnections:
     def __init__(self, url: str) -> None:
         self._url = url
         self._idle: deque[psycopg.Connection] = deque()
+        self._pid = os.getpid()
 
     def lock(self, name: str) -> psycopg.Connection | None:
         """Return a connection that holds the lock, or None when somebody else has it."""
+        if self._pid != os.getpid():  # a forked child leaves its parent's connections alone
+            self._idle, self._pid = deque(), os.getpid()
         try:
             connection = self._idle.pop()
         except IndexError:
-            return self._try(psycopg.connect(self._url, autocommit=True, cursor_factory=psycopg.RawCursor), name)
+            return self._try(self._opened(), name)
         try:
             return self._try(connection, name)
         except psycopg.OperationalError:  # it died while it was idle
@@ -48,6 +77,15 @@ class LockConnections:
         """Close the idle connections."""
         while self._idle:
             self._idle.pop().close()
+
+    def _opened(self) -> psycopg.Connection:
+        named = conninfo_to_dict(self._url)
+        kept = {name: value for name, value in KEEPALIVES.items() if name not in named}
+        connection = psycopg.connect(
+            make_conninfo(self._url, **kept), autocommit=True, cursor_factory=psycopg.RawCursor
+        )
+        connection.execute(_STAY_OPEN)
+        return connection
 
     def _try(self, connection: psycopg.Connection, name: str) -> psycopg.Connection | None:
         if send(connection, "lock_thread", name=name)[0][0]:
@@ -80,10 +118,21 @@ class ThreadLock:
 
     def is_held(self) -> bool:
         """Ask Postgres whether the connection, and so the lock, is still alive."""
+        connection = self._connection
         try:
-            return self._connection is not None and bool(self._connection.execute(b"SELECT true").fetchone())
+            return connection is not None and bool(connection.execute(b"SELECT true").fetchone())
         except psycopg.Error:
             return False
+
+    def is_lost(self) -> bool:
+        """Whether the lock is gone, or was given back. Postgres is asked only when the connection has something to say:
+        one that was ended has.
+        """
+        connection = self._connection
+        try:
+            return connection is None or (has_news(connection.fileno()) and not self.is_held())
+        except psycopg.Error:  # it is closed
+            return True
 
     def give_back(self) -> None:
         """Give the lock back; harmless when it is lost already."""

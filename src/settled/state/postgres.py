@@ -8,22 +8,19 @@ round trip each.
 """
 
 import asyncio
-import select
-import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg.rows import DictRow, TupleRow, dict_row
-from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+from psycopg.rows import TupleRow
+from psycopg_pool import PoolTimeout
 
 from settled.state import statements
 from settled.state.errors import ContractError, IllegalTransition, LedgerFault, LedgerUnavailable
 from settled.state.ledger import Query
+from settled.state.pools import Pools
 from settled.state.statements import Statement
 
 T = TypeVar("T")
@@ -40,9 +37,6 @@ deadline.
 """
 
 _SET_CLOCK = b"SELECT set_config('settled.now', $1, false)"
-_KEEP_PLANS = b"SET plan_cache_mode = force_generic_plan"
-"""Planning one of our statements takes longer than carrying it out, and the plan never depends on a value."""
-
 _REFUSED_BY_GUARD = "ST001"
 _PREPARED_IS_GONE = ("26000", "42P05", "08P01")
 """What a transaction pooler answers to prepared statements: no such name, name taken, protocol violation."""
@@ -71,19 +65,14 @@ class Database:
         self._prepare = prepare
         self._clock = clock
         self._max_connections = max_connections
-        self._opening = threading.Lock()
-        self._pool: ConnectionPool[psycopg.Connection[TupleRow]] | None = None
-        self._apools: WeakKeyDictionary[
-            asyncio.AbstractEventLoop, AsyncConnectionPool[psycopg.AsyncConnection[TupleRow]]
-        ] = WeakKeyDictionary()
+        self.pools = Pools(url, size=max_connections, prepare=prepare)
 
     def run(self, query: Query[T]) -> T:
         """Carry out a query; LedgerUnavailable when Postgres does not answer within `patience_s`."""
-        pool = self._sync_pool()
         tries = self._tries()
         for timeout_s in tries:
             try:
-                with pool.connection(timeout=timeout_s) as connection:
+                with self.pools.threads().connection(timeout=timeout_s) as connection:
                     return query.decode(self._execute(connection, query))
             except psycopg.Error as error:
                 time.sleep(self._wait_or_raise(tries, error))
@@ -91,27 +80,22 @@ class Database:
 
     async def arun(self, query: Query[T]) -> T:
         """Carry out a query without blocking the event loop; fails as `run` does."""
-        pool = await self._async_pool()
         tries = self._tries()
         for timeout_s in tries:
             try:
-                async with pool.connection(timeout=timeout_s) as connection:
+                async with (await self.pools.loop()).connection(timeout=timeout_s) as connection:
                     return query.decode(await self._aexecute(connection, query))
             except psycopg.Error as error:
                 await asyncio.sleep(self._wait_or_raise(tries, error))
         raise AssertionError("unreachable: the tries end by raising")
 
     def close(self) -> None:
-        """Close the sync pool. The async pool of a loop is closed by `aclose` in that loop."""
-        if self._pool is not None:
-            self._pool.close()
-            self._pool = None
+        """Close the connections, for good. The async ones of a loop are closed by `aclose` in that loop."""
+        self.pools.close()
 
     async def aclose(self) -> None:
-        """Close the async pool of the running loop."""
-        pool = self._apools.pop(asyncio.get_running_loop(), None)
-        if pool is not None:
-            await pool.close()
+        """Close the async connections of the running loop."""
+        await self.pools.aclose()
 
     def _execute(self, connection: psycopg.Connection[TupleRow], query: Query[Any]) -> list[TupleRow]:
         if self._clock is not None:
@@ -141,94 +125,12 @@ class Database:
             raise unavailable(self.patience_s) from error
         return 0.0 if tries.next_is_free and not isinstance(error, PoolTimeout) else RECONNECT_WAIT_S
 
-    def checkpoint_pool(self, size: int) -> ConnectionPool[psycopg.Connection[DictRow]]:
-        """Return a pool, not yet open, as LangGraph's saver needs it, on this database (see `_checkpoint_args`)."""
-        args = self._checkpoint_args()
-        return ConnectionPool(self.url, min_size=1, max_size=size, kwargs=args, open=False, check=_check)
-
-    def acheckpoint_pool(self, size: int) -> AsyncConnectionPool[psycopg.AsyncConnection[DictRow]]:
-        """As `checkpoint_pool`, for the async saver."""
-        args = self._checkpoint_args()
-        return AsyncConnectionPool(self.url, min_size=1, max_size=size, kwargs=args, open=False, check=_acheck)
-
-    def _checkpoint_args(self) -> dict[str, Any]:
-        return {"autocommit": True, "row_factory": dict_row, "prepare_threshold": 0 if self._prepare else None}
-
-    @property
-    def _connect_args(self) -> dict[str, Any]:
-        return {"autocommit": True, "prepare_threshold": 1 if self._prepare else None}
-
-    def _sync_pool(self) -> ConnectionPool[psycopg.Connection[TupleRow]]:
-        with self._opening:
-            if self._pool is None:
-                self._pool = ConnectionPool(
-                    self.url,
-                    min_size=1,
-                    max_size=self._max_connections,
-                    reconnect_timeout=POOL_RECONNECT_S,
-                    kwargs={**self._connect_args, "cursor_factory": psycopg.RawCursor},
-                    configure=_keep_plans if self._prepare else None,
-                    open=True,
-                )
-            return self._pool
-
-    async def _async_pool(self) -> AsyncConnectionPool[psycopg.AsyncConnection[TupleRow]]:
-        loop = asyncio.get_running_loop()
-        pool = self._apools.get(loop)
-        if pool is None:
-            refuse_proactor_loop(loop)
-            pool = AsyncConnectionPool(
-                self.url,
-                min_size=1,
-                max_size=self._max_connections,
-                reconnect_timeout=POOL_RECONNECT_S,
-                kwargs={**self._connect_args, "cursor_factory": psycopg.AsyncRawCursor},
-                configure=_akeep_plans if self._prepare else None,
-                open=False,
-            )
-            self._apools[loop] = pool
-            await pool.open()
-        return pool
-
-
-def _check(connection: psycopg.Connection[Any]) -> None:
-    """Ask an idle connection whether it lives, but only when its socket has something to say (a round trip
-    otherwise).
-    """
-    if _has_news(connection.fileno()):
-        ConnectionPool.check_connection(connection)
-
-
-async def _acheck(connection: psycopg.AsyncConnection[Any]) -> None:
-    """As `_check`."""
-    if _has_news(connection.fileno()):
-        await AsyncConnectionPool.check_connection(connection)
-
-
-def _has_news(socket: int) -> bool:
-    """Whether an idle connection's socket can be read: the server has said something, or hung up."""
-    if not hasattr(select, "poll"):  # Windows
-        return True
-    poll = select.poll()
-    poll.register(socket, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _keep_plans(connection: psycopg.Connection[TupleRow]) -> None:
-    connection.execute(_KEEP_PLANS)
-
-
-async def _akeep_plans(connection: psycopg.AsyncConnection[TupleRow]) -> None:
-    await connection.execute(_KEEP_PLANS)
-
 
 RECONNECT_WAIT_S = 0.1
 """Between tries while Postgres is away: short beside a restart, long beside a round trip."""
 
-POOL_RECONNECT_S, POOL_WAIT_S = 0.2, 1.0
-"""A pool doubles the waits between its own attempts to connect, so after an outage of a minute it would stay away for
-half a minute more. It gives up sooner than that, and a query that asks again makes it begin anew.
-"""
+POOL_WAIT_S = 1.0
+"""For a connection, before a query asks its pool anew: a pool gives up after an outage and begins again when asked."""
 
 
 class Tries:
@@ -281,11 +183,3 @@ def translated(error: psycopg.Error) -> Exception:
             "the ledger's tables are not there: open it with Ledger.connect, or run `settled db migrate`"
         )
     return LedgerFault(f"Postgres refused a statement: {error.diag.message_primary or type(error).__name__}")
-
-
-def refuse_proactor_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """Raise one clear error for the Windows loop that async psycopg cannot use."""
-    if sys.platform == "win32" and isinstance(loop, asyncio.ProactorEventLoop):
-        raise ContractError(
-            "psycopg cannot use the ProactorEventLoop: asyncio.run(main(), loop_factory=asyncio.SelectorEventLoop)"
-        )

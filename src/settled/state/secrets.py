@@ -1,11 +1,12 @@
 """Secret arguments at rest: encrypted with Fernet (cryptography), readable only by who holds the key."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeGuard
 
-from settled.state.errors import ContractError
+from settled.state.errors import ContractError, SettledError
 
 if TYPE_CHECKING:
-    from cryptography.fernet import Fernet
+    from cryptography.fernet import MultiFernet
 
 HIDDEN = "•••"
 """What is shown in place of a secret."""
@@ -13,32 +14,48 @@ HIDDEN = "•••"
 _MARK = "$secret"
 
 
+class UnreadableSecret(SettledError):
+    """A stored secret that none of the keys opens."""
+
+
 class Vault:
-    """Seals and opens secret values. `key` is a Fernet key (`cryptography.fernet.Fernet.generate_key()`), or None: no
-    secrets.
+    """Seals and opens secret values.
+
+    `keys` are Fernet keys (`cryptography.fernet.Fernet.generate_key()`) with commas between them: the first one seals,
+    all of them open, so that a key can be replaced. None: no secrets.
     """
 
-    def __init__(self, key: str | None) -> None:
-        self._key = key
+    def __init__(self, keys: str | None) -> None:
+        self._keys = keys
 
     def seal(self, text: str) -> dict[str, str]:
-        """Return the encrypted form of a JSON text, itself JSON; ContractError without a key."""
+        """Return the encrypted form of a JSON text, itself JSON; ContractError without a proper key."""
         return {_MARK: self._fernet().encrypt(text.encode()).decode("ascii")}
 
-    def open(self, sealed: dict[str, str]) -> str:
-        """Return the JSON text that `seal` was given."""
-        return self._fernet().decrypt(sealed[_MARK].encode("ascii")).decode()
+    def open(self, sealed: Mapping[str, str]) -> str:
+        """Return the JSON text that `seal` was given; UnreadableSecret where no key fits."""
+        from cryptography.fernet import InvalidToken
 
-    def _fernet(self) -> "Fernet":
-        from cryptography.fernet import Fernet  # loads in 100 ms, and only secrets need it
+        try:
+            return self._fernet().decrypt(sealed[_MARK].encode("ascii")).decode()
+        except (InvalidToken, ContractError, ValueError) as error:
+            raise UnreadableSecret("is sealed with a key that this process does not have") from error
 
-        if self._key is None:
+    def _fernet(self) -> "MultiFernet":
+        from cryptography.fernet import Fernet, MultiFernet  # loads in 100 ms, and only secrets need it
+
+        if self._keys is None:
             raise ContractError(
                 "a Secret() argument needs a key: pass secret_key= to Ledger.connect, or set SETTLED_SECRET_KEY"
             )
-        return Fernet(self._key)
+        try:
+            return MultiFernet([Fernet(key.strip()) for key in self._keys.split(",")])
+        except ValueError as error:
+            raise ContractError(
+                "SETTLED_SECRET_KEY must be made by cryptography.fernet.Fernet.generate_key()"
+            ) from error
 
 
-def is_sealed(value: object) -> bool:
+def is_sealed(value: object) -> TypeGuard[Mapping[str, str]]:
     """Whether a stored value is the encrypted form of a secret."""
-    return isinstance(value, dict) and set(value) == {_MARK}
+    return isinstance(value, dict) and set(value) == {_MARK} and isinstance(value[_MARK], str)

@@ -5,18 +5,14 @@ and in `settled.tools.protocol`.
 """
 
 import os
-import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-import psycopg
-
 from settled.state import embedded
-from settled.state.errors import ContractError
 from settled.state.locks import LockConnections, ThreadLock
 from settled.state.migrations import migrate
-from settled.state.postgres import MAX_CONNECTIONS, PATIENCE_S, RECONNECT_WAIT_S, Clock, Database, Tries, unavailable
+from settled.state.postgres import MAX_CONNECTIONS, PATIENCE_S, Clock, Database
+from settled.state.reach import reach
 from settled.state.secrets import Vault
 
 
@@ -24,6 +20,8 @@ class Ledger(Database):
     """The ledger in one Postgres database. Open it with `Ledger.connect`; close it, or use it in a `with`."""
 
     vault: Vault
+    companions: dict[str, object]
+    """What others keep for as long as the ledger is open, by a name of their own."""
     _locks: LockConnections
 
     @classmethod
@@ -42,11 +40,13 @@ class Ledger(Database):
 
         `max_connections` bounds the pool, `patience_s` is how long a statement waits for Postgres to come back.
         `prepare=False` for a transaction pooler. `secret_key` (else SETTLED_SECRET_KEY) encrypts `Secret()` arguments.
-        Raises LedgerUnavailable when Postgres cannot be reached.
+        Raises LedgerUnavailable when Postgres cannot be reached, ContractError for a URL or a login that cannot be
+        right.
         """
         found = url or os.environ.get("SETTLED_DATABASE_URL") or embedded.server()
-        _reach(lambda: migrate(found), patience_s)
+        reach(found, migrate, patience_s)
         ledger = cls(found, max_connections=max_connections, patience_s=patience_s, prepare=prepare, clock=clock)
+        ledger.companions = {}
         ledger._locks = LockConnections(found)
         ledger.vault = Vault(secret_key or os.environ.get("SETTLED_SECRET_KEY"))
         return ledger
@@ -76,25 +76,3 @@ class Ledger(Database):
     ) -> None:
         await self.aclose()
         self.close()
-
-
-_WILL_NOT_HEAL = ("password authentication failed", "does not exist", "no password supplied", "no pg_hba.conf entry")
-"""A failed connection carries no SQLSTATE, so its words must do; in another language it is waited for, and then told.
-"""
-
-
-def _reach(step: Callable[[], object], patience_s: float) -> None:
-    """Carry out `step` once Postgres can be reached; it may just be starting."""
-    tries = Tries(patience_s, free=0)
-    for _ in tries:
-        try:
-            step()
-            return
-        except psycopg.ProgrammingError as error:
-            raise ContractError(f"this is not a database URL that libpq understands: {error}") from error
-        except psycopg.OperationalError as error:
-            if any(words in str(error) for words in _WILL_NOT_HEAL):
-                raise ContractError(f"Postgres refuses the connection: {str(error).strip()}") from error
-            if tries.are_over:
-                raise unavailable(patience_s) from error
-            time.sleep(RECONNECT_WAIT_S)

@@ -10,13 +10,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticSerializationError
 
 from settled.state.canonical import Secret, check_arguments, differing, marked
 from settled.state.errors import ContractError, InvalidArguments
 from settled.state.input_limits import MAX_ARGUMENT_BYTES
-from settled.state.secrets import Vault, is_sealed
+from settled.state.secrets import UnreadableSecret, Vault, is_sealed
 
 _JSON = (str, int, float, Mapping, list, tuple, type(None))
 """What a model can send; a script may also pass a Decimal, a datetime …, which the schema alone judges."""
@@ -112,16 +113,27 @@ def check_read_back(model: BaseModel, annotations: Mapping[str, Any]) -> None:
         )
 
 
-def restore(schema: type[BaseModel], stored: Mapping[str, object], vault: Vault) -> dict[str, object]:
+def restore(
+    schema: type[BaseModel], stored: Mapping[str, object], secrets: frozenset[str], vault: Vault
+) -> dict[str, object]:
     """Return the values to carry out, by field name, from the stored JSON; InvalidArguments when the tool has changed
-    since.
+    since, or a secret cannot be read.
     """
-    plain = {k: json.loads(vault.open(v)) if is_sealed(v) else v for k, v in stored.items()}  # type: ignore[arg-type]
+    plain = {name: _opened(name, value, vault) if name in secrets else value for name, value in stored.items()}
     try:
         model = schema.model_validate(plain)
     except ValidationError as error:
         raise _first_rule(error) from None
     return values_of(model)
+
+
+def _opened(name: str, value: object, vault: Vault) -> object:
+    if not is_sealed(value):  # stored before the field was marked as a secret
+        return value
+    try:
+        return json.loads(vault.open(value))
+    except UnreadableSecret as error:
+        raise InvalidArguments(name, str(error)) from error
 
 
 def values_of(model: BaseModel) -> dict[str, object]:
@@ -144,8 +156,13 @@ def _by_position(schema: type[BaseModel], sent: Sequence[object]) -> dict[str, o
 
 
 def _given(schema: type[BaseModel], named: Mapping[str, object]) -> list[tuple[str, object]]:
-    alias = {field.alias or name: name for name, field in schema.model_fields.items()}
-    return [(alias.get(key, key), value) for key, value in named.items()]
+    known = {key: name for name, field in schema.model_fields.items() for key in (*_aliases(field), name)}
+    return [(known[key], value) for key, value in named.items() if key in known]
+
+
+def _aliases(field: FieldInfo) -> list[str]:
+    choices = field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else []
+    return [key for key in (field.alias, field.validation_alias, *choices) if isinstance(key, str)]
 
 
 def _first_rule(error: ValidationError) -> InvalidArguments:

@@ -3,6 +3,8 @@
 Owns the context of an attempt and the reading of its end as an outcome. No effects: the runner does the calling.
 """
 
+import dataclasses
+import inspect
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,7 +16,9 @@ from settled.tools import arguments
 from settled.tools.context import ActionContext
 from settled.tools.contract import Contract, Inquiry
 from settled.tools.effects import Answer, Inconclusive
-from settled.tools.outcome import AttemptOutcome, Succeeded, from_exception
+from settled.tools.messages import Code
+from settled.tools.outcome import AttemptOutcome, Forbidden, Rejected, Succeeded, Unknown, from_exception
+from settled.tools.result import Outcome
 
 MAX_RECEIPT_CHARS = 256
 """A receipt is a reference that people read aloud; anything longer is not one."""
@@ -50,7 +54,7 @@ def _seconds(start: datetime | None, end: datetime | None) -> float | None:
 
 def restored(contract: Contract, action: Action, store: Ledger) -> dict[str, Any]:
     """Return the arguments to carry out: the stored ones, never those that a caller holds in memory."""
-    return arguments.restore(contract.schema, action.arguments, store.vault)
+    return arguments.restore(contract.schema, action.arguments, contract.secrets, store.vault)
 
 
 def inquiry_of(action: Action, values: Mapping[str, Any]) -> Inquiry:
@@ -67,17 +71,52 @@ def inquiry_of(action: Action, values: Mapping[str, Any]) -> Inquiry:
 
 
 def outcome_of_return(contract: Contract, returned: object) -> AttemptOutcome:
-    """Read what a body returned: an outcome as it stands, anything else as success."""
-    if isinstance(returned, Succeeded) and returned.receipt is None:
-        return Succeeded(returned.result, _receipt(contract, returned.result))
+    """Read what a body returned: an outcome as it stands (also that of a call it made), anything else as success.
+
+    A generator is no success: its body has not run yet.
+    """
+    if isinstance(returned, Outcome):
+        returned = _of_inner(returned)
+    if isinstance(returned, Succeeded):
+        return Succeeded(returned.result, _text(returned.receipt) or _receipt(contract, returned.result))
     if isinstance(returned, AttemptOutcome):
-        return returned
+        return _with_texts(returned)
+    if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        return Unknown("the body returned a generator, which had not run")
     return Succeeded(returned, _receipt(contract, returned))
+
+
+def _of_inner(inner: Outcome) -> AttemptOutcome:
+    """Return what the end of an inner call means for the body that made it its own result."""
+    reason = f"the call that it made ended as {inner.code}"
+    match inner.code:
+        case Code.SUCCEEDED | Code.DUPLICATE:
+            return Succeeded(inner.result, inner.receipt)
+        case Code.REJECTED | Code.CONFLICT | Code.INVALID | Code.UNAVAILABLE:
+            return Rejected(reason, inner.receipt)
+        case Code.FORBIDDEN | Code.DENIED | Code.BUDGET_EXCEEDED:
+            return Forbidden(reason)
+        case _:
+            return Unknown(reason)
+
+
+def _with_texts(outcome: AttemptOutcome) -> AttemptOutcome:
+    """Return an author's outcome with texts where it may hold anything."""
+    texts = {name: _text(getattr(outcome, name, None)) for name in ("reason", "field", "receipt")}
+    known = {field.name for field in dataclasses.fields(outcome)}
+    texts["reason"] = texts["reason"] or "no reason was given"
+    changes: dict[str, Any] = {name: text for name, text in texts.items() if name in known}
+    return dataclasses.replace(outcome, **changes)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def outcome_of_raise(error: BaseException, context: ActionContext | None) -> AttemptOutcome:
     """Read what a body raised; what is not recognised is unknown."""
-    return from_exception(error, len(context.sent) if context else 0)
+    outcome = from_exception(error, len(context.sent) if context else 0)
+    return outcome if isinstance(outcome, Succeeded) else _with_texts(outcome)
 
 
 def answer_of(returned: object) -> Answer:
@@ -97,7 +136,7 @@ def _receipt(contract: Contract, result: object) -> str | None:
         found = contract.receipt(result) if callable(contract.receipt) else _field(result, contract.receipt)
     except Exception:  # noqa: BLE001 - the effect has happened: a receipt that cannot be read must not turn it into a failure
         return None
-    return None if found is None else str(found).replace("\x00", "")[:MAX_RECEIPT_CHARS]
+    return None if found is None else str(found)[:MAX_RECEIPT_CHARS]
 
 
 def _field(result: object, name: str) -> object:

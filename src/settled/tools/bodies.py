@@ -7,6 +7,7 @@ process from ending); idle threads are used again, and their number is bounded b
 
 import asyncio
 import inspect
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -61,6 +62,8 @@ class _Worker(threading.Thread):
             return  # let go before it began; from here on a caller who lets go cannot mark it as cancelled
         try:
             result = call()
+        except StopIteration as error:  # a future cannot carry one
+            future.set_exception(RuntimeError("the body raised StopIteration").with_traceback(error.__traceback__))
         except BaseException as error:  # noqa: BLE001 - it belongs to the caller, who classifies it
             future.set_exception(error)
         else:
@@ -68,6 +71,8 @@ class _Worker(threading.Thread):
 
 
 _idle: deque[_Worker] = deque()
+if hasattr(os, "register_at_fork"):  # a forked child has the list, but none of its threads
+    os.register_at_fork(after_in_child=_idle.clear)
 
 
 async def astart(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -9,11 +9,11 @@ import hashlib
 import inspect
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from functools import cached_property
-from string import Formatter
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from langchain_core.tools import BaseTool
@@ -24,6 +24,7 @@ from settled.state.errors import ContractError, NotYet, Unguarded
 from settled.state.secrets import HIDDEN
 from settled.tools import arguments
 from settled.tools.backoff import Backoff
+from settled.tools.declared import check_summary, check_types, name_of
 from settled.tools.effects import Answer
 from settled.tools.messages import check_templates
 
@@ -70,7 +71,7 @@ LEASE_MARGIN_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """One tool's declaration. Spans are seconds; SPEC section 4 says what each part means."""
+    """One tool's declaration. Spans are seconds; `action` says what each part means."""
 
     name: str
     function: Callable[..., Any]
@@ -129,7 +130,9 @@ class Contract:
         return {name: TypeAdapter(hint) for name, hint in self.annotations.items()}
 
     def summarize(self, values: Mapping[str, object], language: str) -> str:
-        """Return what a person reads as the name of this call: the author's `summary`, or the identity arguments."""
+        """Return what a person reads as the name of this call: the author's `summary`, or the identity arguments where
+        there is none, or where it does not suit a value (`{amount:.2f}` and None).
+        """
         shown = {k: HIDDEN if k in self.secrets else v for k, v in values.items()}
         template = (
             self.summary
@@ -137,7 +140,10 @@ class Contract:
             else self.summary.get(language) or self.summary.get("en")
         )
         if template is not None:
-            return template.format_map(shown)
+            with suppress(
+                Exception
+            ):  # any type may have its own way to refuse a format, and a name must not stop a call
+                return template.format_map(shown)
         named = ", ".join(f"{k} {shown[k]}" for k in self.identity if k in shown)
         return f"{self.name.replace('_', ' ')} ({named})" if named else self.name.replace("_", " ")
 
@@ -206,7 +212,13 @@ def action(
     _refuse_what_is_not_built(approval=approval, compensate=compensate, emits=emits)
 
     def declare(function: Callable[..., Any]) -> ActionTool:
-        tool_name = name or function.__name__
+        tool_name = name_of(function, name)
+        check_types(
+            tool_name, identity=identity, unique=unique, query=query, resend_when_absent=resend_when_absent,
+            timeout=timeout, deadline=deadline, lease=lease, max_attempts=max_attempts, backoff=backoff,
+            settle_window=settle_window, window=window, receipt=receipt, summary=summary, messages=messages,
+            description=description,
+        )  # fmt: skip
         kind = _member(Risk, risk, tool_name, "risk")
         schema = arguments.schema_of(function, tool_name, repeatable=kind is not Risk.READ)
         hints = arguments.annotations_of(schema)
@@ -233,8 +245,9 @@ def action(
             annotations=hints,
             secrets=arguments.secret_fields(hints),
         )
-        check(contract, identity_given=identity is not None)
+        check_summary(tool_name, summary, list(hints))
         check_templates(contract.messages)
+        check(contract, identity_given=identity is not None)
         tool = ActionTool(
             name=tool_name, description=description or inspect.getdoc(function) or tool_name, args_schema=schema
         )
@@ -259,13 +272,8 @@ def check(c: Contract, *, identity_given: bool) -> None:
     for wrong, how_to_fix in _contradictions(c, identity_given):
         if wrong:
             raise ContractError(f"{c.name}: {how_to_fix}")
-    for text in _loose_texts(c):
-        warnings.warn(
-            f"{c.name}: the text {text!r} is part of the fingerprint, and a model words it anew each time: mark it "
-            "Annotated[str, Incidental()], constrain it, or name it in identity",
-            ContractWarning,
-            stacklevel=4,
-        )
+    for surprise in _surprises(c):
+        warnings.warn(f"{c.name}: {surprise}", ContractWarning, stacklevel=3)  # the line of the declaration
 
 
 def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]:
@@ -292,7 +300,6 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
             c.resend_when_absent and not (c.remote is Remote.QUERYABLE and c.unique),
             'resend_when_absent needs remote="queryable" and unique=(...): it resends under the lock of that key',
         ),
-        (bool(_unknown_names(c)), f"summary names {_unknown_names(c)}, which is not an argument"),
         (c.max_attempts < 1, "max_attempts must be at least 1"),
         (not c.timeout_s > 0, "timeout must be more than 0 seconds"),
         (not c.deadline_s >= c.timeout_s, "deadline must not be below timeout: it spans all attempts"),
@@ -305,10 +312,20 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
     ]
 
 
-def _unknown_names(c: Contract) -> list[str]:
-    templates = c.summary.values() if isinstance(c.summary, Mapping) else [c.summary or ""]
-    named = {name for template in templates for _, name, _, _ in Formatter().parse(template) if name is not None}
-    return sorted(named - set(c.annotations))
+def _surprises(c: Contract) -> list[str]:
+    loose = [
+        f"the text {text!r} is part of the fingerprint, and a model words it anew each time: mark it "
+        "Annotated[str, Incidental()], constrain it, or name it in identity"
+        for text in _loose_texts(c)
+    ]
+    nobody_asks = c.risk is Risk.NON_IDEMPOTENT_WRITE and c.remote is Remote.DEDUPES and c.query is None
+    return [*loose, *([_NOBODY_ASKS] if nobody_asks else [])]
+
+
+_NOBODY_ASKS = (
+    "a lost reply goes to a person: nothing is sent again before the remote side was asked. Give it query=, a function "
+    'that asks; or say remote="opaque" if it is to be like that'
+)
 
 
 def _loose_texts(c: Contract) -> list[str]:
@@ -324,8 +341,10 @@ def _loose_texts(c: Contract) -> list[str]:
 def _identity(given: Sequence[str] | Literal["all"] | None, hints: Mapping[str, Any]) -> tuple[str, ...]:
     if given is None or given == "all":
         return tuple(name for name, hint in hints.items() if not marked(hint, Incidental))
-    if isinstance(given, str):
-        raise ContractError(f'identity={given!r}: write ("{given}",), or "all"')
+    if not given:
+        raise ContractError(
+            'identity=() makes all calls one and the same: name the fields that tell them apart, or "all"'
+        )
     return tuple(given)
 
 

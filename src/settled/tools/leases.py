@@ -5,12 +5,12 @@ lease never wakes it. When an action turns out to be somebody else's, its contex
 HTTP helper sends nothing more.
 """
 
+import os
 import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from settled.state import ledger
 from settled.state.errors import SettledError
@@ -37,6 +37,7 @@ class LeaseKeeper:
     """Prolongs what it holds, each when a third of its lease is over."""
 
     def __init__(self, store: Ledger) -> None:
+        self.process = os.getpid()
         self._store = store
         self._held: dict[int, _Held] = {}
         self._changed = threading.Condition()
@@ -96,14 +97,16 @@ class LeaseKeeper:
                 held.context.lease_monotonic = 0.0
 
 
-_KEEPERS: WeakKeyDictionary[Ledger, LeaseKeeper] = WeakKeyDictionary()
 _MAKING = threading.Lock()
 
 
 def keeper_of(store: Ledger) -> LeaseKeeper:
-    """Return the keeper of an opened ledger."""
-    keeper = _KEEPERS.get(store)
-    if keeper is None:
+    """Return the keeper of an opened ledger; it is kept with the ledger, and made anew in a forked child."""
+    keeper = store.companions.get(_COMPANION)
+    if not isinstance(keeper, LeaseKeeper) or keeper.process != os.getpid():
         with _MAKING:
-            keeper = _KEEPERS.setdefault(store, LeaseKeeper(store))
+            keeper = store.companions[_COMPANION] = LeaseKeeper(store)
     return keeper
+
+
+_COMPANION = "leases"

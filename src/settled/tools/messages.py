@@ -3,9 +3,10 @@
 Owns the fifteen codes, the choice of language, and the composition of a text from facts; the words themselves are in
 `texts_en` and `texts_zh`. It must not decide anything: words are not the guard, the ledger is.
 
-A text is a sentence of fact that can be read out to the user as it stands, then one line for the model. The subtle
-thing: a duplicate of a succeeded action repeats, byte for byte, the text which the first success had, and says only
-after it that nothing new was done; and nothing that may have happened is given a word of failure or of completion.
+A text is a sentence of fact that can be read out to the user as it stands, then one line for the model; a read is told
+as its result alone. The subtle thing: a duplicate of a succeeded action repeats, byte for byte, the text which the
+first success had, and says only after it that nothing new was done; and nothing that may have happened is given a word
+of failure or of completion.
 Values come from models, remote sides and people: they are put in as one line each, and never read as a template.
 """
 
@@ -19,7 +20,7 @@ from types import ModuleType
 from typing import Literal
 
 from settled.state.errors import ContractError
-from settled.tools import texts_en, texts_zh
+from settled.tools import rules, texts_en, texts_zh
 from settled.tools.outcome import one_line, plain
 
 # A value inside a sentence that is read out; more than this is not listened to.
@@ -36,7 +37,7 @@ _TEXTS: Mapping[str, ModuleType] = {"en": texts_en, "zh": texts_zh}
 
 
 class Code(StrEnum):
-    """How an answer to the model is classed (SPEC section 9)."""
+    """How an answer to the model is classed: fifteen ways, of which only `invalid` invites a corrected call."""
 
     SUCCEEDED = "succeeded"
     DUPLICATE = "duplicate"
@@ -174,7 +175,7 @@ def check_templates(templates: Mapping[str, str]) -> None:
     """Raise ContractError for a template of an unknown code, or one that is more than plain named fields."""
     for code, template in templates.items():
         if code not in set(Code):
-            raise ContractError(f"templates: there is no code {code!r}; the codes are {', '.join(Code)}")
+            raise ContractError(f"messages: there is no code {code!r}; the codes are {', '.join(Code)}")
         _check_template(code, template)
 
 
@@ -204,6 +205,8 @@ def _text_key(facts: Facts) -> str:
 def _text(key: str, values: Mapping[str, str], texts: ModuleType, own: Mapping[str, str]) -> str:
     if (written := _own(own, key, values)) is not None:
         return written
+    if key == "succeeded" and not values["action_id"]:  # a read: what it returned is not for reading out
+        return values["result"] or str(texts.WORDS["no_result"])
     lines = [texts.SENTENCES[key].format(**values)]
     if key == "succeeded" and values["result"]:
         lines.append(texts.WORDS["result"].format(**values))
@@ -236,7 +239,7 @@ def _values(facts: Facts, texts: ModuleType) -> dict[str, str]:
         "state": _shown(facts.state),
         "receipt": _shown(facts.receipt),
         "result": _result(facts.result),
-        "reason": _shown(facts.reason).rstrip(".。;； "),
+        "reason": _reason(facts, texts).rstrip(".。;； "),
         "field": _shown(facts.field),
         "differing": differing or texts.WORDS["its_arguments"],
         "changes": differing,
@@ -249,7 +252,20 @@ def _values(facts: Facts, texts: ModuleType) -> dict[str, str]:
     phrases = {
         name: texts.PHRASES[name].format(**values) if values[needed] else "" for name, needed in _PHRASE_NEEDS.items()
     }
-    return {**values, **phrases}
+    return {**values, **phrases, **_absence(facts, values, texts)}
+
+
+def _reason(facts: Facts, texts: ModuleType) -> str:
+    reason = _shown(facts.reason)
+    return rules.in_words(reason, texts.RULES) if facts.code is Code.INVALID else reason
+
+
+def _absence(facts: Facts, values: Mapping[str, str], texts: ModuleType) -> dict[str, str]:
+    """Return the phrases for an argument that is missing, or not one: there is no value that a rule could be about."""
+    name = rules.known(facts.reason or "")
+    if facts.code is not Code.INVALID or not facts.field or name not in (rules.MISSING, rules.NO_SUCH):
+        return {}
+    return {"field_phrase": texts.PHRASES[f"{name}_phrase"].format(**values), "reason_phrase": ""}
 
 
 def _differing(differing: Mapping[str, tuple[object, object]], texts: ModuleType) -> str:

@@ -10,10 +10,9 @@ went out, the attempt as a whole is unknown (`after_sent`). Whatever is not list
 
 import json
 import re
-import socket
 import unicodedata
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TypeAlias, cast
@@ -74,9 +73,10 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Sent, or perhaps sent, and nobody can tell yet what happened."""
+    """Sent, or perhaps sent, and nobody can tell yet what happened. `cause` is the kind of a foreign exception."""
 
     reason: str
+    cause: type[BaseException] | None = field(default=None, compare=False, repr=False)
 
 
 AttemptOutcome: TypeAlias = Succeeded | Refused | Rejected | Invalid | Forbidden | Conflict | Unknown
@@ -117,8 +117,6 @@ def from_exception(exc: BaseException, earlier_sent: int = 0) -> AttemptOutcome:
             return exc.outcome
         case InvalidArguments():
             return after_sent(Invalid(exc.rule, exc.field), earlier_sent)
-        case ConnectionRefusedError() | socket.gaierror():
-            return after_sent(Refused(f"no connection ({type(exc).__name__})"), earlier_sent)
         case _:
             return after_sent(_from_http_exception(exc), earlier_sent)
 
@@ -129,7 +127,7 @@ def _from_http_exception(exc: BaseException) -> AttemptOutcome:
         return Refused(f"no connection ({type(exc).__name__})")
     if "HTTPStatusError" in names:
         return from_response(getattr(exc, "response", None))
-    return Unknown(f"no definite answer ({type(exc).__name__})")
+    return Unknown(f"no definite answer ({type(exc).__name__})", type(exc))
 
 
 def _http_class_names(exc: BaseException) -> set[str]:
@@ -149,8 +147,10 @@ def from_response(response: object) -> AttemptOutcome:
 
 
 def from_status(status: int, headers: Mapping[str, str], body: bytes | str, now: datetime) -> AttemptOutcome:
-    """Say what an HTTP answer to a write means (the table of SPEC section 5). `now` is aware; it dates `Retry-After`.
+    """Say what an HTTP answer to a write means. `now` is aware; it dates `Retry-After`.
 
+    503 and 429: not processed. 400 and 422: wrong arguments. 401 and 403: no permission. Other 4xx: the business says
+    no. What is said about the idempotency key means what it says; everything else, 5xx and 3xx too: nobody knows.
     A reason is the remote side's own short message where its JSON body has one.
     """
     parsed = _parse(body)

@@ -10,9 +10,8 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 from settled.state import canonical
 from settled.state.errors import LEDGER_IS_GONE, InvalidArguments
@@ -22,8 +21,10 @@ from settled.state.store import Ledger
 from settled.tools import arguments as args
 from settled.tools import protocol
 from settled.tools.contract import Contract, contract_of
-from settled.tools.messages import Code, Facts, artifact, tell
+from settled.tools.effects import Steps
+from settled.tools.messages import Code, Facts
 from settled.tools.reading import ReadEnd, read
+from settled.tools.result import Outcome, Told
 from settled.tools.runner import REAL, Runner, World
 from settled.tools.standing import Answered, Call, Waiting
 
@@ -34,45 +35,6 @@ WAIT_S = 10.0
 """How long a call waits for another caller that has the same action in flight: as long as an attempt may take by
 default.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What an outcome's message is made of."""
-
-    facts: Facts
-    language: str
-    templates: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a call ended.
-
-    `state` is the action's state (None where no action was begun: an invalid call, a read), `code` one of SPEC
-    section 9, `result` the tool's result as plain JSON, `replayed` whether it was answered from the ledger,
-    `attempts` how many were begun.
-    """
-
-    state: State | None
-    code: Code
-    action_id: str | None
-    idempotency_key: str | None
-    receipt: str | None
-    result: object
-    replayed: bool
-    attempts: int
-    told: Told = field(repr=False)
-
-    @cached_property
-    def message(self) -> str:
-        """What a model is told; made when it is asked for, since a script seldom does."""
-        return tell(self.told.facts, self.told.language, self.told.templates)
-
-    @cached_property
-    def artifact(self) -> Mapping[str, object]:
-        """The JSON record beside the message."""
-        return artifact(self.told.facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +49,7 @@ class Options:
     language: str = "en"
     wait_s: float = WAIT_S
     is_orphan: Callable[[Action], bool] = lambda _: False
+    owner_prefix: str = ""
     random: Callable[[], float] = random.random
 
 
@@ -115,20 +78,8 @@ def perform(
     ContractError for a tool without a contract.
     """
     options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s, random=random)
-    contract = contract_of(tool)
-    try:
-        call = prepare(contract, arguments, options, ledger)
-    except InvalidArguments as error:
-        return invalid(contract, error, language)
-    runner = Runner(contract, ledger, world)
-    try:
-        if contract.is_read:
-            return of_read(contract, runner.drive(read(call)), call)
-        return outcome(call, runner.drive(protocol.perform(call)))
-    except InvalidArguments as error:
-        return unrecorded(call, invoked=True) if runner.invoked else invalid(contract, error, language)
-    except LEDGER_IS_GONE:
-        return unrecorded(call, invoked=runner.invoked)
+    visit = _begin(contract_of(tool), arguments, options, ledger, world)
+    return visit if isinstance(visit, Outcome) else visit.runner.drive(_carried(visit))
 
 
 async def aperform(
@@ -150,18 +101,32 @@ async def aperform(
     on.
     """
     options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s, random=random)
-    contract = contract_of(tool)
+    visit = _begin(contract_of(tool), arguments, options, ledger, world)
+    return visit if isinstance(visit, Outcome) else await visit.runner.adrive(_carried(visit))
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    call: Call
+    runner: Runner
+
+
+def _begin(contract: Contract, arguments: Arguments, options: Options, store: Ledger, world: World) -> _Visit | Outcome:
     try:
-        call = prepare(contract, arguments, options, ledger)
+        return _Visit(prepare(contract, arguments, options, store), Runner(contract, store, world))
     except InvalidArguments as error:
-        return invalid(contract, error, language)
-    runner = Runner(contract, ledger, world)
+        return invalid(contract, error, options.language)
+
+
+def _carried(visit: _Visit) -> Steps[Outcome]:
+    """Carry a call to its outcome; a ledger that goes away is an answer too."""
+    call, runner = visit.call, visit.runner
     try:
-        if contract.is_read:
-            return of_read(contract, await runner.adrive(read(call)), call)
-        return outcome(call, await runner.adrive(protocol.perform(call)))
+        if call.contract.is_read:
+            return of_read(call.contract, (yield from read(call)), call)
+        return outcome(call, (yield from protocol.perform(call)))
     except InvalidArguments as error:
-        return unrecorded(call, invoked=True) if runner.invoked else invalid(contract, error, language)
+        return unrecorded(call, invoked=True) if runner.invoked else invalid(call.contract, error, call.language)
     except LEDGER_IS_GONE:
         return unrecorded(call, invoked=runner.invoked)
 
@@ -179,7 +144,7 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         **scope, thread_id=options.thread_id, identity={k: values[k] for k in contract.identity}, annotations=hints
     )
     unique = {k: values[k] for k in contract.unique}
-    repeat_of = getattr(model, args.REPEAT_OF, None)
+    repeat_of = getattr(model, args.REPEAT_OF, None) or None  # a model that fills every field in sends ""
     arguments_json = args.store(model, contract.secrets, store.vault)
     if not contract.is_read:
         args.check_read_back(model, hints)
@@ -194,7 +159,9 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         idempotency_key=canonical.idempotency_key(intent, 0),
         fingerprint=fingerprint,
         business_key=canonical.business_digest(**scope, fields=unique, annotations=hints) if unique else None,
-        decision=_decision(options, contract, fingerprint, repeat_of),
+        decision=_decision(
+            options, contract, {k: v for k, v in values.items() if k in model.model_fields_set}, repeat_of
+        ),
         arguments=arguments_json,
         summary=contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS],
         requester=options.requester,
@@ -202,7 +169,7 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         trace_context=None,
         repeat_of=repeat_of,
         approver=None if repeat_of else "policy",
-        owner=f"{os.getpid()}-{secrets.token_hex(5)}",
+        owner=f"{options.owner_prefix}{os.getpid()}-{secrets.token_hex(5)}",
         window_s=contract.window_s,
         lease_s=contract.lease_s,
         deadline_s=contract.deadline_s,
@@ -236,18 +203,14 @@ def outcome(call: Call, end: Answered | Waiting) -> Outcome:
         if (end.code in (Code.CONFLICT, Code.DUPLICATE, Code.REJECTED) and end.replayed) or end.differing
         else None
     )
-    facts = Facts(
-        code=end.code,
+    facts = _facts(
+        end.code,
+        action,
         summary=call.plan.summary if end.code is Code.CONFLICT else action.summary,
-        action_id=action.id,
-        state=action.state,
-        receipt=action.receipt,
-        result=action.result,
         reason=end.reason,
         field=end.field,
         differing=end.differing,
         earlier_action_id=earlier,
-        attempts=action.attempt,
         replayed=end.replayed,
     )
     told = _told(facts, call.language, call.contract.messages)
@@ -277,6 +240,34 @@ def unrecorded(call: Call, *, invoked: bool) -> Outcome:
     )
 
 
+def recalled(action: Action, language: str) -> Outcome:
+    """Return what is known of an action whose call can no longer be read (its tool was renamed, or changed, since)."""
+    match action.state:
+        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
+            code = Code.SUCCEEDED
+        case State.PLANNED | State.APPROVED:
+            code = Code.WAITING_FOR_APPROVAL
+        case _:
+            code = Code.MANUAL_REVIEW if action.escalated_at else Code.UNKNOWN
+    told = _told(_facts(code, action, replayed=True), language, {})
+    return replace(told, state=action.state, idempotency_key=action.idempotency_key)
+
+
+def _facts(code: Code, action: Action, **more: Any) -> Facts:
+    return Facts(
+        code=code,
+        **{
+            "summary": action.summary,
+            "action_id": action.id,
+            "state": action.state,
+            "receipt": action.receipt,
+            "result": action.result,
+            "attempts": action.attempt,
+            **more,
+        },
+    )
+
+
 def of_read(contract: Contract, end: ReadEnd, call: Call) -> Outcome:
     """Return what the caller of a read is given."""
     facts = Facts(
@@ -300,12 +291,19 @@ def _told(facts: Facts, language: str, templates: Mapping[str, str]) -> Outcome:
     )
 
 
-def _decision(options: Options, contract: Contract, fingerprint: str, repeat_of: str | None) -> bytes | None:
+def _decision(options: Options, contract: Contract, given: Mapping[str, object], repeat_of: str | None) -> bytes | None:
+    """Return the digest of a decision with the arguments that were given for it. Defaults take no part: a tool that has
+    got a new optional argument since must still meet the action of an old message.
+    """
     if options.decision is None:
         return None
-    parts = [options.decision] if isinstance(options.decision, str) else list(options.decision)
+    parts: object = [options.decision] if isinstance(options.decision, str) else options.decision
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise InvalidArguments("decision", "must be a text, or several")
     if repeat_of is not None:  # the same tool call with `repeat_of` put in asks for something else
         parts = [*parts, "repeat_of", repeat_of]
+    given = {name: value for name, value in args.values_of(model).items() if name in model.model_fields_set}
+    fingerprint = canonical.fingerprint_of(canonical.arguments_bytes(given, contract.annotations))
     return canonical.decision_digest(options.tenant, [options.thread_id, contract.name, *parts], fingerprint)
 
 

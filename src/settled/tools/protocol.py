@@ -29,7 +29,7 @@ from settled.tools.outcome import (
     Succeeded,
     Unknown,
 )
-from settled.tools.reconcile import Finding, Left, ManualReview, Matched, Moved, Resend
+from settled.tools.reconcile import Finding, Left, ManualReview, Matched, Moved, Resend, StillManual
 from settled.tools.standing import (
     Again,
     Answered,
@@ -79,10 +79,12 @@ def plan(call: Call) -> Steps[Standing]:
     """
     if call.plan.repeat_of is not None:
         yield from _check_repeat(call, call.plan.repeat_of)
-    occurrence = call.plan.occurrence
+    occurrence, unseen = call.plan.occurrence, 0
     for _ in range(RACES):
         met = yield from ask(ledger.plan(call.as_occurrence(occurrence)))
-        first = Again(occurrence) if met is None else stand(call, met)
+        unseen = unseen + 1 if met is None else 0
+        # Once, a race; again, an occurrence that is taken by a repeat which this call may not meet.
+        first = Again(occurrence + unseen // 2) if met is None else stand(call, met)
         if not isinstance(first, Again):
             return (yield from _follow(call, first))
         occurrence = first.occurrence
@@ -125,6 +127,8 @@ def settle(call: Call, finding: Finding) -> Steps[Standing]:
             return (yield from _rejoin(call, action))
         case Left(action=action):
             return Answered(Code.UNKNOWN, action, reason=action.reason)
+        case StillManual(action=action):
+            return Answered(Code.MANUAL_REVIEW, action, replayed=True, reason=action.reason)
         case _:
             assert_never(finding)
 
@@ -195,6 +199,8 @@ def _wait(call: Call, action: Action) -> Steps[Standing]:
         waited, pause = waited + pause, min(pause * 2, LAST_POLL_S)
         action = yield from _load(claim_of(action, call.plan.owner))
         first = by_state(call, action, same_decision=False)
+        if isinstance(first, Again):  # it gave up long ago, by a clock that jumped or a process that was frozen
+            first = by_state(call, action, same_decision=True)
         if not isinstance(first, InFlight):
             return (yield from _follow(call, first))
     code = Code.IN_PROGRESS if action.state is State.RUNNING else Code.UNKNOWN

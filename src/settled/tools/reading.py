@@ -1,5 +1,8 @@
 """A read: no side effect, so no ledger row; called again freely until it answers, its attempts or its deadline are
 over.
+
+What is refused, or ends without an answer (a timeout, a broken connection, an exception that is not known here), is
+called again. A mistake of the body's own (`MISTAKES`) is not: waiting cures no KeyError.
 """
 
 from dataclasses import dataclass
@@ -22,6 +25,13 @@ class ReadEnd:
     attempts: int
 
 
+MISTAKES = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NameError, NotImplementedError),
+    *(TypeError, ValueError),
+)
+"""What Python raises for a mistake in the code, or for an answer that cannot be read; a network raises an OSError."""
+
+
 def read(call: Call) -> Steps[ReadEnd]:
     """Carry a read to its answer."""
     c, attempt, waited = call.contract, 0, 0.0
@@ -31,6 +41,8 @@ def read(call: Call) -> Steps[ReadEnd]:
         match outcome:
             case Succeeded(result=result):
                 return ReadEnd(Code.SUCCEEDED, result, None, attempt)
+            case Unknown(cause=cause, reason=reason) if cause is not None and issubclass(cause, MISTAKES):
+                return ReadEnd(Code.UNAVAILABLE, None, reason, attempt)
             case Refused() | Unknown():
                 retry_after_s = outcome.retry_after_s if isinstance(outcome, Refused) else None
                 delay_s = c.backoff.next_delay(attempt - 1, random=call.random, retry_after_s=retry_after_s)

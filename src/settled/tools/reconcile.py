@@ -68,14 +68,21 @@ class Left:
     action: Action
 
 
-Finding = Matched | Resend | ManualReview | Moved | Left
+@dataclass(frozen=True, slots=True)
+class StillManual:
+    """It was in the manual queue, and the remote side can tell no more than it could then."""
+
+    action: Action
+
+
+Finding = Matched | Resend | ManualReview | Moved | Left | StillManual
 
 
 def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
     """Ask the remote side what became of an unknown action, with growing waits, until it can be concluded."""
     c, action = call.contract, unsettled.action
     if action.escalated_at is not None:
-        return Moved(action)
+        return (yield from _look_again(call, action))
     if c.query is None:
         return (yield from _without_query(call, unsettled))
     asked_at, wait_s = action.now, FIRST_WAIT_S
@@ -95,6 +102,15 @@ def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
         if (yield from sleep(pause_s)) is not None:
             return Left(action)
         asked_at, wait_s = action.now + timedelta(seconds=pause_s), min(wait_s * 2, LAST_WAIT_S)
+
+
+def _look_again(call: Call, action: Action) -> Steps[Finding]:
+    """Ask once for an action in the manual queue: a person decides, unless the remote side can tell by now."""
+    answer = yield from probe(action)
+    if isinstance(answer, Stopped):
+        return Left(action)
+    finding = _found(call, action, answer) if isinstance(answer, Found) else None
+    return finding if isinstance(finding, Matched) else StillManual(action)
 
 
 def _note(call: Call, action: Action, answer: Answer, wait_s: float) -> Steps[Action | Moved]:
@@ -126,8 +142,8 @@ def _found(call: Call, action: Action, found: Found) -> Finding:
         detail = {"meant": action.fingerprint, "found": found.fingerprint, "receipt": found.receipt}
         return ManualReview(action, "the remote side has something else under this key", detail)
     try:
-        other = _other_values(call, found.fields or {})
-    except InvalidArguments as error:  # NaN, a NUL, a lone surrogate: not a call that was wrong, but an answer
+        other = _other_values(call, dict(found.fields or {}))
+    except (InvalidArguments, TypeError, ValueError) as error:  # NaN, a NUL, no mapping: not a wrong call but an answer
         return ManualReview(action, f"what the remote side has cannot be compared: {error}", {"receipt": found.receipt})
     if other:
         meant, theirs = ({k: pair[side] for k, pair in other.items()} for side in (0, 1))

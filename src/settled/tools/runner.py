@@ -14,7 +14,7 @@ from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar, assert_never
+from typing import Any, Generic, TypeAlias, TypeVar, assert_never, cast
 
 from settled.state.errors import InvalidArguments, SettledError
 from settled.state.model import Action, Claim
@@ -34,7 +34,7 @@ from settled.tools.context import CURRENT, ActionContext
 from settled.tools.contract import Contract, Inquiry, QueryFunction
 from settled.tools.effects import Answer, Ask, Effect, Inconclusive, Invoke, Probe, Read, Sleep, Steps, Stopped
 from settled.tools.leases import keeper_of
-from settled.tools.outcome import AttemptOutcome, Invalid, Refused, Unknown
+from settled.tools.outcome import AttemptOutcome, Ended, Invalid, Refused, Unknown
 from settled.tools.protocol import late
 
 R = TypeVar("R")
@@ -63,6 +63,49 @@ class World:
 REAL = World()
 
 
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What came of an effect: an answer, or a fault to be thrown into the steps; and a signal that stops the call."""
+
+    answer: Any = None
+    fault: BaseException | None = None
+    stop: BaseException | None = None
+
+
+class _End(Generic[R]):
+    """How far a run of steps has come: its first signal, and its result."""
+
+    def __init__(self) -> None:
+        self.stop: BaseException | None = None
+        self._result: R | None = None
+
+    def next_of(self, steps: Steps[R], carried: _Carried) -> Effect | None:
+        """Hand the steps what came of their last effect; return the next one, or None at their end."""
+        self.stop = self.stop or carried.stop
+        try:
+            return steps.send(carried.answer) if carried.fault is None else steps.throw(carried.fault)
+        except StopIteration as end:
+            self._result = end.value
+            return None
+        except Exception as error:
+            if self.stop is not None:
+                raise self.stop from error
+            raise
+
+    def result(self) -> R:
+        """Return what the steps returned; or raise the signal, now that all is recorded."""
+        if self.stop is not None:
+            raise self.stop
+        return cast("R", self._result)
+
+
+def _failed(effect: Effect, error: BaseException) -> _Carried:
+    """Return what an effect that raised means. A signal (cancellation, an interrupt) may have left a body under way."""
+    if is_control_flow(error):
+        return _Carried(Stopped(isinstance(effect, Invoke | Read)), stop=error)
+    return _Carried(fault=error)
+
+
 class Runner:
     """Carries out the steps of one call. `invoked` tells whether its body was ever called."""
 
@@ -75,63 +118,55 @@ class Runner:
 
     def drive(self, steps: Steps[R]) -> R:
         """Carry steps out to their end in this thread."""
-        answer: Any = None
-        stop: BaseException | None = None
-        while True:
-            try:
-                effect = steps.send(answer)
-            except StopIteration as end:
-                if stop is not None:
-                    raise stop from None
-                result: R = end.value
-                return result
-            watch = self.world.watch
-            if watch is not None:
-                watch(effect, "before")
-            try:
-                answer = Stopped(False) if stop and not isinstance(effect, Ask) else self._perform(effect)
-            except BaseException as signal:
-                if not is_control_flow(signal):
-                    if stop is not None:
-                        raise stop from signal
-                    raise
-                stop = signal
-                answer = (
-                    self._perform(effect) if isinstance(effect, Ask) else Stopped(isinstance(effect, Invoke | Read))
-                )
-            if watch is not None:
-                watch(effect, "after")
+        end = _End[R]()
+        step = end.next_of(steps, _Carried())
+        while step is not None:
+            carried = self._carry_out(step, stopped=end.stop is not None)
+            step = end.next_of(steps, carried)
+        return end.result()
 
     async def adrive(self, steps: Steps[R]) -> R:
         """Carry steps out to their end in this event loop."""
-        answer: Any = None
-        stop: BaseException | None = None
-        while True:
-            try:
-                effect = steps.send(answer)
-            except StopIteration as end:
-                if stop is not None:
-                    raise stop from None
-                result: R = end.value
-                return result
-            watch = self.world.watch
-            if watch is not None:
-                watch(effect, "before")
-            try:
-                if isinstance(effect, Ask):
-                    asking, cancelled = await self._ask_to_the_end(effect)
-                    stop = stop or cancelled
-                    answer = asking.result()
-                else:
-                    answer = Stopped(False) if stop else await self._aperform(effect)
-            except BaseException as signal:
-                if not is_control_flow(signal):
-                    if stop is not None:
-                        raise stop from signal
-                    raise
-                stop, answer = signal, Stopped(isinstance(effect, Invoke | Read))
-            if watch is not None:
-                watch(effect, "after")
+        end = _End[R]()
+        step = end.next_of(steps, _Carried())
+        while step is not None:
+            carried = await self._acarry_out(step, stopped=end.stop is not None)
+            step = end.next_of(steps, carried)
+        return end.result()
+
+    def _carry_out(self, effect: Effect, *, stopped: bool) -> "_Carried":
+        self._watch(effect, "before")
+        try:
+            carried = _Carried(Stopped(False) if stopped and not isinstance(effect, Ask) else self._perform(effect))
+        except BaseException as error:  # noqa: BLE001 - an error is thrown into the steps, a signal stops them
+            carried = _failed(effect, error)
+            if isinstance(effect, Ask) and carried.stop is not None:
+                carried = self._ask_again(effect, carried.stop)
+        self._watch(effect, "after")
+        return carried
+
+    def _ask_again(self, effect: Ask[Any], stop: BaseException) -> "_Carried":
+        """A statement was interrupted: it may be done, and may be sent twice, so it is sent for its answer."""
+        try:
+            return _Carried(self._perform(effect), stop=stop)
+        except SettledError as error:
+            return _Carried(fault=error, stop=stop)
+
+    async def _acarry_out(self, effect: Effect, *, stopped: bool) -> "_Carried":
+        self._watch(effect, "before")
+        try:
+            if isinstance(effect, Ask):
+                carried = await self._ask_to_the_end(effect)
+            else:
+                carried = _Carried(Stopped(False) if stopped else await self._aperform(effect))
+        except BaseException as error:  # noqa: BLE001 - as in _carry_out
+            carried = _failed(effect, error)
+        self._watch(effect, "after")
+        return carried
+
+    def _watch(self, effect: Effect, when: str) -> None:
+        if self.world.watch is not None:
+            self.world.watch(effect, when)
 
     def _perform(self, effect: Effect) -> Any:
         match effect:
@@ -162,19 +197,20 @@ class Runner:
             case _:
                 assert_never(effect)
 
-    async def _ask_to_the_end(self, effect: Ask[Any]) -> "tuple[asyncio.Future[Any], BaseException | None]":
-        """Carry out a query although the caller is cancelled meanwhile; answer it, ended, and the cancellation."""
+    async def _ask_to_the_end(self, effect: Ask[Any]) -> "_Carried":
+        """Carry out a query although the caller is cancelled meanwhile: whether it is written must be known."""
         self._asked_at = self.world.monotonic()
         asking = asyncio.ensure_future(self.store.arun(effect.query))
-        cancelled: BaseException | None = None
+        stop: BaseException | None = None
         while not asking.done():
             try:
-                await asyncio.shield(asking)
+                await asyncio.wait({asking})
             except asyncio.CancelledError as error:
-                cancelled = error
-            except SettledError:
-                break
-        return asking, cancelled
+                stop = error
+        if asking.cancelled():  # the event loop itself is ending: nobody will hear the answer
+            return _Carried(fault=asyncio.CancelledError())
+        fault = asking.exception()
+        return _Carried(asking.result() if fault is None else None, fault, stop)
 
     def _invoke(self, action: Action, claim: Claim) -> AttemptOutcome:
         try:
@@ -243,6 +279,8 @@ class Runner:
             return outcome_of_return(self.contract, body.result())
         if is_control_flow(error):
             raise error
+        if not isinstance(error, Ended | InvalidArguments):  # the model hears no more than a class name
+            _log.warning("the body of %s raised", self.contract.name, exc_info=error)
         return outcome_of_raise(error, context)
 
     def _came_late(self, action: Action, claim: Claim, body: "Future[Any]", context: ActionContext) -> None:
@@ -333,4 +371,5 @@ def _answered(query: AnyFuture) -> Answer:
         return answer_of(query.result())
     if is_control_flow(error):
         raise error
+    _log.warning("a query raised", exc_info=error)
     return Inconclusive(f"the query did not answer ({type(error).__name__})")

@@ -130,7 +130,7 @@ def _stand(call: Call, met: Met) -> First:
         return _taken(action)
     if call.plan.repeat_of is not None and action.repeat_of != call.plan.repeat_of:
         return Again(action.occurrence + 1)  # before the arguments: a repeat is the way on from a conflict
-    if action.fingerprint != call.plan.fingerprint:
+    if met.way != "decision" and action.fingerprint != call.plan.fingerprint:
         return _other_arguments(call, action)
     if met.way == "intent" and not action.in_window:
         return Again(action.occurrence + 1)
@@ -172,6 +172,8 @@ def _running(call: Call, action: Action) -> First:
 
 def _unknown(call: Call, action: Action) -> First:
     if action.escalated_at is not None:
+        if call.contract.query is not None:  # it may be able to tell by now, and asking changes nothing
+            return Unsettled(action, took_over=True)
         return Answered(Code.MANUAL_REVIEW, action, replayed=True, reason=action.reason)
     due = action.next_query_at or action.now
     overdue = (action.now - due).total_seconds() > RECONCILER_GRACE_S

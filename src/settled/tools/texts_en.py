@@ -27,7 +27,7 @@ SENTENCES = {
         " here."
     ),
     "manual_review": (
-        "The request “{summary}” was received. Its outcome is not known yet; a person is checking it and it will be"
+        "The request “{summary}” was received. Its outcome is not known yet; a person has to check it, and it will be"
         " reported here."
     ),
     "rejected": "The request “{summary}” was declined{reason_phrase}.{earlier_receipt_phrase}",
@@ -55,7 +55,7 @@ SENTENCES = {
 }
 
 LINES = {
-    "succeeded": "Note for the assistant: tell the user this.",
+    "succeeded": "Note for the assistant: tell the user the first sentence above.",
     "in_progress": "Note for the assistant: do not submit it again; tell the user the sentence above.",
     "waiting_for_approval": (
         "Note for the assistant: you cannot approve it; do not submit it again; tell the user the sentence above."
@@ -105,6 +105,8 @@ PHRASES = {
     "until_phrase": " until {until}",
     "deadline_phrase": " (the deadline was {until})",
     "field_phrase": ": “{field}” is not valid",
+    "missing_phrase": ": “{field}” is missing",
+    "no_such_phrase": ": there is no argument “{field}”",
     "changes_phrase": " ({changes})",
 }
 
@@ -129,4 +131,12 @@ WORDS = {
     "state_unclear": "is on record",
     "list_separator": "; ",
     "result": "Result: {result}",
+    "no_result": "There is no result.",
+}
+
+# Rules that a call may break, where the sentence that arrives can be said better; the others are told as they stand.
+RULES = {
+    "missing": "is missing",
+    "no_such": "is not an argument of this tool",
+    "authors": "{}",
 }

@@ -10,7 +10,7 @@ SENTENCES = {
     "expired": "请求“{summary}”没有执行：{approver}没有在期限内作出审批{deadline_phrase}，没有发生任何变化。",
     "changed_by_person": "请求“{summary}”已由人工修改{changes_phrase}，将按修改后的内容处理；原来的请求没有执行。",
     "unknown": "请求“{summary}”已收到，目前还不知道结果，正在核实，有了结果会在这里告知。",
-    "manual_review": "请求“{summary}”已收到，目前还不知道结果，正在由人工核实，有了结果会在这里告知。",
+    "manual_review": "请求“{summary}”已收到，目前还不知道结果，需要由人工核实，有了结果会在这里告知。",
     "rejected": "请求“{summary}”未获通过{reason_phrase}。{earlier_receipt_phrase}",
     "invalid": "请求“{summary}”没有被接受{field_phrase}{reason_phrase}，没有执行任何操作。",
     "forbidden": "请求“{summary}”没有执行：缺少所需的权限{reason_phrase}。",
@@ -27,7 +27,7 @@ SENTENCES = {
 }
 
 LINES = {
-    "succeeded": "给助手的提示：请把以上内容告诉用户。",
+    "succeeded": "给助手的提示：请把上面第一句话告诉用户。",
     "in_progress": "给助手的提示：不要再次提交，请把上面这句话告诉用户。",
     "waiting_for_approval": "给助手的提示：你不能代为审批，不要再次提交，请把上面这句话告诉用户。",
     "denied": "给助手的提示：这一决定有效，不要再次提交，请把上面这句话告诉用户。",
@@ -61,6 +61,8 @@ PHRASES = {
     "until_phrase": "（截止时间：{until}）",
     "deadline_phrase": "（期限：{until}）",
     "field_phrase": "：参数“{field}”不符合要求",
+    "missing_phrase": "：缺少参数“{field}”",
+    "no_such_phrase": "：没有名为“{field}”的参数",
     "changes_phrase": "（{changes}）",
 }
 
@@ -84,4 +86,37 @@ WORDS = {
     "state_unclear": "已有记录",
     "list_separator": "；",
     "result": "结果：{result}",
+    "no_result": "没有结果。",
+}
+
+RULES = {
+    "missing": "缺少该参数",
+    "no_such": "该工具没有这个参数",
+    "whole_number": "必须是整数",
+    "number": "必须是数字",
+    "finite": "必须是有限的数字",
+    "not_a_truth": "必须是数字，不能是真假值",
+    "text": "必须是文本",
+    "truth": "必须是真或假",
+    "list": "必须是列表",
+    "object": "必须是由名称和值组成的对象",
+    "date": "必须是有效的日期",
+    "instant": "必须是有效的日期和时间",
+    "time_zone": "必须注明时区",
+    "at_least": "不得小于 {}",
+    "more_than": "必须大于 {}",
+    "at_most": "不得大于 {}",
+    "less_than": "必须小于 {}",
+    "multiple": "必须是 {} 的倍数",
+    "text_at_least": "至少要有 {} 个字符",
+    "text_at_most": "最多只能有 {} 个字符",
+    "pattern": "必须符合格式 {}",
+    "list_at_least": "至少要有 {} 项",
+    "list_at_most": "最多只能有 {} 项",
+    "places": "小数最多 {} 位",
+    "digits": "数字最多 {} 位",
+    "one_of": "只能是 {} 之一",
+    "wide_number": "必须是 64 位以内的整数，更大的数请以文本形式给出",
+    "nul": "不得含有空字符（NUL）",
+    "authors": "{}",
 }

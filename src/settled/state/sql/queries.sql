@@ -47,8 +47,10 @@ told AS (
 
 -- name: _other
 -- The id of the action that has the intent (this occurrence of it, or a later one), else of the one that has the business key.
+-- A deliberate repeat that waits for its approval, or never got it, does not hide from a plain call what was done before.
 COALESCE(
     (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND intent = %(intent)s AND occurrence >= %(occurrence)s
+        AND (%(repeat_of)s::text IS NOT NULL OR repeat_of IS NULL OR state NOT IN ('planned', 'approved', 'cancelled'))
         ORDER BY occurrence DESC LIMIT 1),
     (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND business_key = %(business_key)s))
 
@@ -212,6 +214,12 @@ FROM settled.actions WHERE tenant = %(tenant)s AND id = %(id)s
 -- name: load
 -- One action, and the clock.
 SELECT {columns}, settled.now() FROM settled.actions WHERE tenant = %(tenant)s AND id = %(id)s
+
+-- name: recall
+-- The newest action of a thread with this correlation id that did something, or still may.
+SELECT {columns}, settled.now() FROM settled.actions
+WHERE tenant = %(tenant)s AND thread_id = %(thread_id)s AND correlation_id = %(correlation_id)s AND state NOT IN ('failed', 'cancelled')
+ORDER BY planned_at DESC LIMIT 1
 
 -- name: timeline
 -- The events of one action, in order.
