@@ -6,6 +6,9 @@ import re
 import socket
 import subprocess
 import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import psycopg
@@ -13,9 +16,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import servers
-from settled import Ledger, Secret, action, perform
+from settled import ContractError, Ledger, LedgerUnavailable, Secret, action, perform
 from settled.runtime.cli import app
 from settled.runtime.database import without_password
+from settled.runtime.tables import detail_text
+from settled.state.model import Event
 from settled.state.machine import TRANSITIONS, State, Trigger
 
 FERNET = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
@@ -132,7 +137,70 @@ def test_a_database_that_is_away_is_one_line_and_exit_code_1() -> None:
         url = f"postgresql://me:secret@127.0.0.1:{closed.getsockname()[1]}/none"
         done = process("db", "status", SETTLED_DATABASE_URL=url)
     assert done.returncode == 1
-    assert done.stderr == "settled: Postgres did not answer within 5 s\n"
+    assert re.fullmatch(
+        r"settled: Postgres at 127\.0\.0\.1:\d+ did not answer within 5 s: Connection refused\n", done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "said"),
+    [
+        ("postgresql://me:hunter2@nobody.invalid/db", LedgerUnavailable, r"at nobody\.invalid:5432 cannot be found"),
+        ("postgresql://me:hunter2/x@127.0.0.1/db", ContractError, "a port that is no number.*%40"),
+        ("postgresql://me:hunter2@p:hunter2@127.0.0.1/db", ContractError, "a port that is no number"),
+        ("postgresql://me:hun%ter2@127.0.0.1/db", ContractError, "not a database URL.*postgresql://user:password@host"),
+        ("host=127.0.0.1 pasword=hunter2", ContractError, "not a database URL"),
+    ],
+)
+def test_a_url_that_cannot_be_right_is_told_at_once_without_its_password(
+    url: str, error: type[Exception], said: str
+) -> None:
+    """Waiting would not cure it."""
+    begun = time.monotonic()
+    with pytest.raises(error, match=said) as caught:
+        Ledger.connect(url)
+    assert "hunter2" not in str(caught.value)
+    assert time.monotonic() - begun < 5
+
+
+def test_db_status_makes_no_private_postgres(tmp_path: Path) -> None:
+    """A look changes nothing."""
+    home = tmp_path / "home"
+    done = process("db", "status", SETTLED_HOME=str(home))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("database: the private Postgres, which is made by the first command that needs it\n")
+    assert "pending: 0001_ledger.sql" in done.stdout
+    assert not (home / "postgres" / "data").exists()
+
+
+def test_a_reader_that_has_had_enough_is_not_an_error() -> None:
+    """`settled db sql | head -1` says nothing more."""
+    command = [sys.executable, "-m", "settled.runtime.cli", "db", "sql"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as printing:
+        assert printing.stdout is not None
+        assert printing.stderr is not None
+        printing.stdout.close()
+        assert printing.stderr.read() == b""
+
+
+def test_a_list_can_be_read_at_80_columns_and_in_a_pipe(ledger: Ledger) -> None:
+    """On a narrow terminal the summary has a line of its own; in a pipe each action is one line, without blanks."""
+    perform(refund, ("A-1001", 25.0), ledger=ledger, thread_id="t")
+    narrow = CliRunner().invoke(app, ["actions", "list"], env={"SETTLED_DATABASE_URL": ledger.url, "COLUMNS": "80"})
+    first, second = narrow.stdout.splitlines()
+    assert re.fullmatch(r"act-\w{16}  \d\d-\d\d \d\d:\d\d  succeeded  RF-A-1001  1 attempt", first)
+    assert second == "    refund of 25.0 for order A-1001"
+    piped = process("actions", "list", SETTLED_DATABASE_URL=ledger.url).stdout.splitlines()
+    assert len(piped) == 2
+    assert "refund of 25.0 for order A-1001" in piped[1]
+    assert [line.rstrip() for line in piped] == piped
+
+
+def test_a_timeline_says_its_units() -> None:
+    """A span of a policy is seconds; other details are told by name."""
+    detail = {"delay_s": 0.3321, "reason": "busy"}
+    event = Event(datetime(2026, 1, 1, tzinfo=UTC), "running", "running", "refuse", "worker", 2, None, None, detail)
+    assert detail_text(event) == "attempt 2 · delay 0.33 s · reason: busy"
 
 
 def test_db_migrate_says_what_it_did_and_then_finds_nothing_to_do(server_url: str) -> None:

@@ -99,6 +99,19 @@ def test_another_amount_is_a_conflict_that_sends_nothing(played: Play) -> None:
     assert document["actions"][0]["attempts"] == 1
 
 
+def test_the_page_names_the_refused_amount_and_the_users_own_list_stays_clean(server_url: str) -> None:
+    """What was refused has no row in the ledger; the demo's rows have a tenant of their own."""
+    with servers.database(server_url) as url:
+        page = demo(url, "same-key-other-amount").stdout
+        assert "refused, and nothing sent: amount 180.00 instead of 118.50" in page
+        assert "settled actions list --tenant demo" in page
+        environment = {"SETTLED_DATABASE_URL": url}
+        mine = CliRunner().invoke(app, ["actions", "list"], env=environment)
+        demos = CliRunner().invoke(app, ["actions", "list", "--tenant", "demo", "--json"], env=environment)
+    assert mine.stdout == "there are no such actions\n"
+    assert len(json.loads(demos.stdout)) == 1
+
+
 def test_a_busy_service_is_called_again_under_the_same_key_and_not_too_soon(played: Play) -> None:
     document = played("retry-after")
     assert triggers(document) == ["plan", "approve", "claim", "refuse", "refuse", "succeed"]

@@ -35,7 +35,7 @@ def pending(url: str) -> list[str]:
 
 
 def standing(url: str | None) -> dict[str, Any]:
-    """Return which database it is, and its migrations; no URL is the private one, which is not made for a look at it."""
+    """Return which database it is, and its migrations; no URL: the private one, which a look does not make."""
     if url is None and not embedded.exists():
         return {
             "database": "the private Postgres, which is made by the first command that needs it",

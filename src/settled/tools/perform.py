@@ -159,9 +159,7 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         idempotency_key=canonical.idempotency_key(intent, 0),
         fingerprint=fingerprint,
         business_key=canonical.business_digest(**scope, fields=unique, annotations=hints) if unique else None,
-        decision=_decision(
-            options, contract, {k: v for k, v in values.items() if k in model.model_fields_set}, repeat_of
-        ),
+        decision=_decision(options, contract, model, repeat_of),
         arguments=arguments_json,
         summary=contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS],
         requester=options.requester,
@@ -291,7 +289,7 @@ def _told(facts: Facts, language: str, templates: Mapping[str, str]) -> Outcome:
     )
 
 
-def _decision(options: Options, contract: Contract, given: Mapping[str, object], repeat_of: str | None) -> bytes | None:
+def _decision(options: Options, contract: Contract, model: BaseModel, repeat_of: str | None) -> bytes | None:
     """Return the digest of a decision with the arguments that were given for it. Defaults take no part: a tool that has
     got a new optional argument since must still meet the action of an old message.
     """
