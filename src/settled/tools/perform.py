@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from pydantic import BaseModel
+
 from settled.state import canonical
 from settled.state.errors import LEDGER_IS_GONE, InvalidArguments
 from settled.state.machine import State
