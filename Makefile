@@ -1,5 +1,7 @@
-# Every target sets up its own private Python environment in .venv; nothing else on the machine is touched.
-#   make PYTHON=python3.12 …   choose the interpreter (3.11 or later)
+# The targets share one private Python environment, .venv, which is made when it is first needed. `make demo` keeps its
+# actions in the private Postgres of `settled` (under SETTLED_HOME) or in the one of SETTLED_DATABASE_URL; tests make
+# a server of their own and remove it.
+#   make PYTHON=python3.12 …   choose the interpreter (3.11 or later); a .venv of another version is made anew
 #   make VENV=folder …         put the environment elsewhere
 #   make test WORKERS=1        one test at a time (most of a test is waiting, so three suit two cores)
 PYTHON ?=
@@ -8,6 +10,7 @@ PYTEST_ARGS ?=
 WORKERS ?= 3
 PINS := pyproject.toml constraints.txt scripts/venv.sh
 RUN := $(VENV)/bin
+VERSION = $(shell "$(1)" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
 .PHONY: help demo test test-deep check bench
 
@@ -32,6 +35,14 @@ check: $(VENV)/.dev ## lint, format, types, import rules, tidiness
 
 bench: $(VENV)/.dev ## measure what the safety costs, beside the same without it
 	@$(RUN)/python bench/bench.py
+
+ifneq ($(PYTHON),)
+ifneq ($(call VERSION,$(PYTHON)),$(call VERSION,$(VENV)/bin/python))
+$(VENV)/.demo $(VENV)/.dev: other-version
+endif
+endif
+.PHONY: other-version
+other-version:
 
 $(VENV)/.demo: $(PINS)
 	@PYTHON="$(PYTHON)" sh scripts/venv.sh "$(VENV)" demo

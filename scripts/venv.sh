@@ -1,6 +1,7 @@
 #!/bin/sh
 # Make a private virtual environment, or bring it up to date: venv.sh FOLDER [EXTRA]
-# Uses uv where there is one; PYTHON chooses the interpreter (3.11 or later). Says one line, and more only when it fails.
+# Uses uv where there is one. PYTHON chooses the interpreter (3.11 or later): an environment of another version is made
+# anew, and without PYTHON the one that is there is kept. Says one line, and more only when it fails.
 set -eu
 
 venv=$1
@@ -15,9 +16,17 @@ stop() {
     exit 1
 }
 
+version() {
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
+}
+
+is_wanted() {
+    fits "$venv/bin/python" || return 1
+    [ -z "${PYTHON:-}" ] || [ "$(version "$PYTHON")" = "$(version "$venv/bin/python")" ]
+}
+
 choose() {
     if [ -n "${PYTHON:-}" ]; then
-        fits "$PYTHON" || stop "PYTHON=$PYTHON does not run, or is older than Python 3.11."
         echo "$PYTHON"
         return
     fi
@@ -30,7 +39,11 @@ choose() {
     stop "No Python 3.11 or later was found. Install one, or name it: make PYTHON=/path/to/python3.12 ..."
 }
 
-if ! fits "$venv/bin/python"; then
+if [ -n "${PYTHON:-}" ]; then
+    fits "$PYTHON" || stop "PYTHON=$PYTHON does not run, or is older than Python 3.11."
+fi
+
+if ! is_wanted; then
     python=$(choose)
     echo "Making $venv with $("$python" --version) (once; downloads take a minute) ..."
     if command -v uv >/dev/null 2>&1; then

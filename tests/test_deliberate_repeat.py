@@ -74,7 +74,7 @@ async def test_one_more_with_another_amount_is_a_way_on_from_a_conflict(door: Do
 
 
 @both_doors
-@pytest.mark.parametrize("named", ["act-0000000000000000", "nonsense", ""])
+@pytest.mark.parametrize("named", ["act-0000000000000000", "nonsense", " "])
 async def test_a_repeat_of_nothing_is_invalid(door: Door, named: str, ledger: Ledger) -> None:
     """An id that names no earlier action is refused by field and rule; nothing is planned."""
     remote = Remote()
@@ -82,6 +82,16 @@ async def test_a_repeat_of_nothing_is_invalid(door: Door, named: str, ledger: Le
     assert (outcome.code, outcome.state, outcome.action_id) == (Code.INVALID, None, None)
     assert "repeat_of" in outcome.message
     assert (count(ledger.url), remote.effects) == (0, [])
+
+
+@both_doors
+async def test_an_empty_repeat_of_names_none(door: Door, ledger: Ledger) -> None:
+    """A model that fills every field in sends "": that is the plain call, and a second one its repeat."""
+    remote = Remote()
+    tool = refund(remote)
+    outcomes = [await door(tool, {**ARGUMENTS, "repeat_of": ""}, ledger=ledger) for _ in range(2)]
+    assert [(o.code, o.receipt) for o in outcomes] == [(Code.SUCCEEDED, "RF-1"), (Code.DUPLICATE, "RF-1")]
+    assert (count(ledger.url), len(remote.effects)) == (1, 1)
 
 
 async def test_a_repeat_of_another_tenants_action_does_not_exist(ledger: Ledger) -> None:

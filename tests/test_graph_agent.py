@@ -335,3 +335,63 @@ def test_messages_merge_the_same_however_the_writes_are_cut() -> None:
     for cut in range(len(writes)):
         assert merge(merge([], writes[:cut]), writes[cut:]) == whole
     assert merge(whole, [[RemoveMessage(REMOVE_ALL_MESSAGES), human]]) == [human]
+
+
+@pytest.mark.parametrize("ids", [["chatcmpl-0", "chatcmpl-1"], ["chatcmpl-0", "chatcmpl-0"]], ids=["turn", "message"])
+def test_ids_that_a_provider_repeats_replace_nothing(
+    opened: tuple[Ledger, Saver], remote: Remote, ids: list[str]
+) -> None:
+    orders = iter(["A1", "A2"])
+
+    def script(messages: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
+        if isinstance(messages[-1], HumanMessage):
+            return AIMessage(content="", id=ids[0], tool_calls=[call("refund", "call_0", order=next(orders), amount=1)])
+        return AIMessage(content="done", id=ids[1])
+
+    for number in (1, 2):
+        messages = turn(opened, remote, script)
+        assert [type(message) for message in messages] == [AIMessage, ToolMessage, AIMessage]
+        assert codes(messages) == ["succeeded"]
+        assert remote.count() == number
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"usage_metadata": {"input_tokens": 2**70, "output_tokens": 0, "total_tokens": 1}},
+        {"name": "\ud800"},
+        {"additional_kwargs": {"raw": object(), "more": ({2**70: object()}, [b"x", 1.5, None])}},
+        {"response_metadata": {"n": -(2**70), "nan": float("nan"), (1, 2): 3, "message": HumanMessage("x")}},
+    ],
+    ids=["usage", "name", "kwargs", "metadata"],
+)
+def test_what_comes_with_an_answer_is_made_fit_to_be_stored(
+    opened: tuple[Ledger, Saver], remote: Remote, odd: dict[str, Any]
+) -> None:
+    def script(messages: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
+        if isinstance(messages[-1], HumanMessage):
+            return AIMessage(content="", tool_calls=[call("refund", order="A1", amount=1)], **odd)
+        return AIMessage(content="done")
+
+    assert codes(turn(opened, remote, script)) == ["succeeded"]
+    assert codes(turn(opened, remote, script)) == ["duplicate"]
+
+
+def test_a_model_that_always_calls_something_new_ends(opened: tuple[Ledger, Saver], remote: Remote) -> None:
+    def script(messages: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
+        return calling(call("refund", f"call_{len(messages)}", order=f"A{len(messages)}", amount=1))
+
+    messages = turn(opened, remote, script, max_calls=3)
+    assert codes(messages) == ["succeeded"] * 3
+    assert messages[-1].text.count("was carried out") == 3
+    assert remote.count() == 3
+
+
+def test_calls_beyond_the_bound_in_one_message_are_answered_and_not_made(
+    opened: tuple[Ledger, Saver], remote: Remote
+) -> None:
+    many = [call("refund", f"call_{number}", order=f"A{number}", amount=1) for number in range(5)]
+    messages = turn(opened, remote, once(*many), max_calls=3)
+    assert codes(messages) == ["succeeded"] * 3 + ["invalid"] * 2
+    assert_all_answered(messages)
+    assert remote.count() == 3

@@ -211,3 +211,40 @@ async def test_async_sessions_take_turns(ledger: Ledger, database_url: str) -> N
         replies = await asyncio.gather(*(shop.session().asend("please", message_id="m1") for _ in range(3)))
         assert len({reply.text for reply in replies}) == 1
         assert shop.remote.count() == 1
+
+
+@pytest.mark.parametrize("odd", [None, 5, AIMessage("x")], ids=["None", "int", "AIMessage"])
+def test_only_what_a_user_says_can_be_sent(shop: Shop, odd: Any) -> None:
+    with pytest.raises(InvalidArguments, match="must be a text or a HumanMessage"):
+        shop.session().send(odd)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"name": "\ud800"},
+        {"additional_kwargs": {"a": "\ud800", "b": object(), "c": (2**70, {2**70: {1}})}},
+        {"response_metadata": {"n": 2**70}},
+    ],
+    ids=["name", "kwargs", "metadata"],
+)
+def test_what_comes_with_a_message_is_made_fit_to_be_stored(shop: Shop, odd: dict[str, Any]) -> None:
+    assert shop.session().send(HumanMessage("please", **odd)).is_finished
+    assert shop.session().send("more").is_finished
+
+
+def test_a_session_serves_the_tenant_of_its_agent(shop: Shop) -> None:
+    script = once(call("look", order="A1"))
+
+    @action(risk="non_idempotent_write", identity=("order",))
+    def look(order: str) -> dict[str, Any]:
+        """Look."""
+        return {"tenant": current_action().tenant}
+
+    saver: Any = shop.agent.checkpointer
+    agent = build_agent(ScriptedModel(script=script), [look], ledger=shop.ledger, checkpointer=saver, tenant="acme")
+    reply = Session(agent, ledger=shop.ledger, thread_id="t").send("please")
+    assert "acme" in str(reply.tool_messages[0].content)
+    assert Session(agent, ledger=shop.ledger, thread_id="t", tenant="acme").resume().text == reply.text
+    with pytest.raises(ContractError, match="'acme' only"):
+        Session(agent, ledger=shop.ledger, thread_id="t", tenant="other")

@@ -1,5 +1,6 @@
 """Whoever bypasses Python: the database refuses illegal steps, changed intents, and rewritten history."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -248,7 +249,7 @@ def stale(action: Action) -> list[Query[Any]]:
         q.escalate(claim, reason="x"),
         q.claim("default", action_id, owner="nobody", lease_s=1, deadline_s=1),
         q.approve("default", action_id, fingerprint="sha256:" + "0" * 64, approver="x", valid_for_s=None),
-        q.cancel("default", action_id, trigger="deny", code="denied", reason="x", states=[State.APPROVED]),
+        q.cancel("default", action_id, trigger=Trigger.DENY, code="denied", reason="x"),
         q.claim("theirs", action_id, owner="nobody", lease_s=1, deadline_s=1),
     ]
 
@@ -264,7 +265,8 @@ async def test_a_transition_that_loses_writes_nothing(
     events = sql.execute("SELECT count(*) AS n FROM settled.events").fetchone()
     action = ledger.run(ledger_queries.load("default", action_id))
     assert action is not None
-    queries = [q for q in stale(action) if not (state is State.APPROVED and q.name in ("claim", "cancel"))]
+    lawful = {State.APPROVED: "claim", State.PLANNED: "cancel"}.get(state)
+    queries = [q for q in stale(action) if q.name != lawful]
     assert [ledger.run(query) for query in queries] == [None] * len(queries)
     assert sql.execute(*read).fetchone() == before
     assert sql.execute("SELECT count(*) AS n FROM settled.events").fetchone() == events
@@ -273,9 +275,8 @@ async def test_a_transition_that_loses_writes_nothing(
 async def test_a_refused_step_raises_our_error(ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
     """What the guard refuses comes out of the ledger as IllegalTransition."""
     action_id = await running(ledger, sql)
-    query = ledger_queries.cancel(
-        "default", action_id, trigger="deny", code="denied", reason="x", states=[State.RUNNING]
-    )
+    lawful = ledger_queries.cancel("default", action_id, trigger=Trigger.DENY, code="denied", reason="x")
+    query = dataclasses.replace(lawful, params={**lawful.params, "states": ["running"]})
     with pytest.raises(IllegalTransition, match="running"):
         ledger.run(query)
     assert sql.execute("SELECT count(*) AS n FROM settled.events").fetchone() == {"n": 3}
@@ -283,3 +284,10 @@ async def test_a_refused_step_raises_our_error(ledger: Ledger, sql: psycopg.Conn
         found = other.run(ledger_queries.load("default", action_id))
     assert found is not None
     assert found.state is State.RUNNING
+
+
+@pytest.mark.parametrize("trigger", sorted(set(Trigger) - {"deny", "expire", "supersede", "withdraw"}))
+def test_what_does_not_cancel_is_refused_before_it_is_sent(trigger: Trigger) -> None:
+    """The machine's own table refuses an illegal step; the database is asked only for lawful ones."""
+    with pytest.raises(IllegalTransition, match="does not cancel"):
+        ledger_queries.cancel("default", "act-1", trigger=trigger, code="denied", reason="x")

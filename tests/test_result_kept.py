@@ -88,7 +88,6 @@ RESULTS: dict[str, Callable[[], object]] = {
     "without text": Stubborn,
     "a list without text": lambda: [Stubborn()],
     "odd": Odd,
-    "a generator": lambda: (n for n in range(3)),
     "keys that are no text": lambda: {(1, 2): 3, None: 4},
     "said to have succeeded": lambda: Succeeded({"x": "\x00"}, "R-\x001"),
     "a receipt that is no text": lambda: Succeeded("x", 5),  # type: ignore[arg-type]

@@ -4,14 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from typing import Annotated
+import time
+from typing import Annotated, Any
 
 import psycopg
 import pytest
-from cryptography.fernet import Fernet
+from cryptography.fernet import Fernet, InvalidToken
 
-from acts import Door, both_doors, opened, rows
-from settled import Code, ContractError, Ledger, Secret, State, action, perform
+from acts import Door, Remote, action_of, both_doors, opened, rows
+from settled import Code, ContractError, Inquiry, Ledger, Outcome, Secret, State, action, aperform, perform
 from settled.tools.contract import ActionTool
 from settled.tools.effects import Found
 from settled.tools.outcome import Unknown
@@ -138,6 +139,131 @@ async def test_another_key_cannot_read_it(door: Door, database_url: str) -> None
         await other.aclose()
     assert (again.code, again.action_id, again.receipt) == (Code.DUPLICATE, first.action_id, "R-1")
     assert got == [PLAIN]
+
+
+@both_doors
+async def test_what_only_looks_like_a_sealed_secret_is_carried_out_as_it_is(door: Door, ledger: Ledger) -> None:
+    """A model may write `$secret` into any field: only a field that was declared so is unsealed."""
+    got: list[object] = []
+
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order",))
+    def note(order: str, meta: dict[str, Any]) -> object:
+        got.append(meta)
+        return {"receipt": "R-1"}
+
+    outcome = await door(note, ["A-1", {"$secret": "x"}], ledger=ledger)
+    assert (outcome.code, got) == (Code.SUCCEEDED, [{"$secret": "x"}])
+    assert action_of(ledger, outcome).arguments["meta"] == {"$secret": "x"}
+
+
+@both_doors
+async def test_what_only_looks_sealed_can_be_a_secret_itself(door: Door, database_url: str) -> None:
+    """A secret whose value has the very shape of a sealed one is sealed like any other."""
+    got: list[object] = []
+
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order",))
+    def note(order: str, pin: Annotated[dict[str, Any], Secret()]) -> object:
+        got.append(pin)
+        return {"receipt": "R-1"}
+
+    with opened(database_url, secret_key=Fernet.generate_key().decode()) as ledger:
+        outcome = await door(note, ["A-1", {"$secret": PLAIN}], ledger=ledger)
+        await ledger.aclose()
+    assert (outcome.code, got) == (Code.SUCCEEDED, [{"$secret": PLAIN}])
+    is_nowhere(database_url, outcome.message)
+
+
+async def interrupted(tool: ActionTool, ledger: Ledger) -> None:
+    """Make the call and leave it as a process that died after the effect does: running, and its lease over."""
+    with pytest.raises(KeyboardInterrupt):
+        perform(tool, ["A-1", PLAIN], ledger=ledger, thread_id="thread-1")
+
+
+def lost(remote: Remote, *, known_by: list[Inquiry]) -> ActionTool:
+    """A tool whose first attempt has its effect and no answer; its query goes by the key."""
+
+    def query(inquiry: Inquiry) -> object:
+        known_by.append(inquiry)
+        return remote.find(inquiry)
+
+    @action(
+        risk="non_idempotent_write", remote="dedupes", identity=("order",), query=query,
+        timeout=0.3, lease=0.5, settle_window=0.3, deadline=3,
+    )  # fmt: skip
+    def charge(order: str, card: Annotated[str, Secret()]) -> object:
+        remote.do(order=order)
+        raise KeyboardInterrupt
+
+    return charge
+
+
+@both_doors
+async def test_after_a_restart_with_another_key_an_open_action_is_asked_about_by_its_key(
+    door: Door, database_url: str
+) -> None:
+    """The secret cannot be read any more, but the query needs only the idempotency key: settled, and nothing sent."""
+    remote, inquiries = Remote(), list[Inquiry]()
+    with opened(database_url, secret_key=Fernet.generate_key().decode()) as ledger:
+        await interrupted(lost(remote, known_by=inquiries), ledger)
+    time.sleep(1.1)  # whoever stopped had the first right to ask, for a second
+    with opened(database_url, secret_key=Fernet.generate_key().decode()) as other:
+        outcome = await door(lost(remote, known_by=inquiries), ["A-1", PLAIN], ledger=other)
+        await other.aclose()
+    assert (outcome.code, outcome.state, outcome.receipt) == (Code.SUCCEEDED, State.SUCCEEDED, "RF-1")
+    assert len(remote.effects) == 1
+    assert inquiries[-1].idempotency_key == remote.keys[0]
+    is_nowhere(database_url, outcome.message, inquiries)
+
+
+@both_doors
+async def test_a_new_key_beside_the_old_one_reads_what_the_old_one_sealed(door: Door, database_url: str) -> None:
+    """ "new,old": the first seals and both open, so that a key can be replaced while actions are open."""
+    old, new = (Fernet.generate_key().decode() for _ in range(2))
+    got: list[str] = []
+
+    @action(risk="idempotent_write", remote="opaque", identity=("order", "card"), timeout=0.3, lease=0.5, name="put")
+    def put(order: str, card: Annotated[str, Secret()]) -> object:
+        got.append(card)
+        if len(got) == 1:
+            raise KeyboardInterrupt
+        return {"receipt": "R-1"}
+
+    with opened(database_url, secret_key=old) as ledger:
+        await interrupted(put, ledger)
+    time.sleep(1.1)
+    with opened(database_url, secret_key=f"{new}, {old}") as both:
+        outcome: Outcome = await door(put, ["A-1", PLAIN], ledger=both)
+        await door(put, ["A-2", PLAIN], ledger=both)
+        await both.aclose()
+    assert (outcome.code, outcome.receipt, got[:2]) == (Code.SUCCEEDED, "R-1", [PLAIN, PLAIN])
+    sealed = [row["arguments"]["card"]["$secret"] for row in rows(database_url, "SELECT arguments FROM settled.actions")]
+    openers = [[key for key in (old, new) if opens(key, text)] for text in sealed]
+    assert sorted(openers) == sorted([[old], [new]])
+
+
+def opens(key: str, text: str) -> bool:
+    try:
+        return Fernet(key).decrypt(text.encode()) is not None
+    except InvalidToken:
+        return False
+
+
+@pytest.mark.parametrize("key", ["hunter2", "", "a,b", Fernet.generate_key().decode() + ",hunter2"], ids=range(4))
+@pytest.mark.parametrize("door", ["sync", "async"])
+async def test_a_malformed_key_is_a_fault_of_the_set_up(
+    door: str, key: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A typed error that names the setting and not its value, before anything happens."""
+    monkeypatch.delenv("SETTLED_SECRET_KEY", raising=False)
+    got: list[str] = []
+    with pytest.raises(ContractError, match="SETTLED_SECRET_KEY") as raised, opened(database_url, secret_key=key) as it:
+        if door == "sync":
+            perform(charge(got), ["A-1", PLAIN], ledger=it, thread_id="t")
+        else:
+            await aperform(charge(got), ["A-1", PLAIN], ledger=it, thread_id="t")
+    assert "hunter2" not in str(raised.value)
+    assert got == []
+    assert rows(database_url, "SELECT id FROM settled.actions") == []
 
 
 def test_the_command_line_shows_no_secret(database_url: str) -> None:

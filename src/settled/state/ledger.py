@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from settled.state.machine import State
+from settled.state.errors import IllegalTransition
+from settled.state.machine import BIRTH, State, Trigger, advance, sources
 from settled.state.model import Action, Claim, Event, Met, Plan
 
 T = TypeVar("T")
@@ -61,6 +62,14 @@ def _events(rows: Rows) -> list[Event]:
     return [Event(*row) for row in rows]
 
 
+_SOURCES = {trigger: [str(state) for state in sources(trigger)] for trigger in Trigger}
+
+
+def _transition(trigger: Trigger, params: Mapping[str, object]) -> Query[Action | None]:
+    """Return the statement of a trigger; it moves an action only from the states that the machine names."""
+    return Query(str(trigger), {**params, "states": _SOURCES[trigger]}, _first)
+
+
 def _nothing(_: Rows) -> None:
     return None
 
@@ -90,10 +99,10 @@ def plan(p: Plan) -> Query[Met | None]:
     params["intent"] = p.intent[:INTENT_BYTES]
     params["business_key"] = p.business_key and p.business_key[:INTENT_BYTES]
     if p.approver is None:
-        params |= {"state": "planned", "trigger": "plan", "token": 0, "lease": None, "deadline": None}
+        params |= {"state": str(State.PLANNED), "trigger": BIRTH, "token": 0, "lease": None, "deadline": None}
     else:
         spans = {"lease": _span(p.lease_s), "deadline": _span(p.deadline_s)}
-        params |= {"state": "running", "trigger": "claim", "token": 1, **spans}
+        params |= {"state": str(State.RUNNING), "trigger": str(Trigger.CLAIM), "token": 1, **spans}
     return Query("plan" if p.decision is None else "plan_decided", params, partial(_met, p))
 
 
@@ -153,29 +162,25 @@ def approve(
     valid_for = None if valid_for_s is None else _span(valid_for_s)
     params: dict[str, object] = {"tenant": tenant, "id": action_id, "fingerprint": digest_of(fingerprint)}
     params |= {"approver": approver, "valid_for": valid_for}
-    return Query("approve", params | {"actor": approver, "detail": None}, _first)
+    return _transition(Trigger.APPROVE, params | {"actor": approver, "detail": None})
 
 
 def cancel(
-    tenant: str,
-    action_id: str,
-    *,
-    trigger: str,
-    code: str,
-    reason: str,
-    states: Sequence[State],
-    actor: str | None = ACTOR,
+    tenant: str, action_id: str, *, trigger: Trigger, code: str, reason: str, actor: str | None = ACTOR
 ) -> Query[Action | None]:
-    """End an action that never ran (deny, expire, supersede, withdraw)."""
-    params: dict[str, object] = {"tenant": tenant, "id": action_id, "trigger": trigger, "code": code, "reason": reason}
-    more: dict[str, object] = {"states": [str(s) for s in states], "actor": actor, "detail": _json({"reason": reason})}
-    return Query("cancel", params | more, _first)
+    """End an action that never ran (deny, expire, supersede, withdraw); IllegalTransition for any other trigger."""
+    for state in sources(trigger):
+        if advance(state, trigger) is not State.CANCELLED:
+            raise IllegalTransition(f"{trigger} does not cancel an action")
+    params: dict[str, object] = {"tenant": tenant, "id": action_id, "trigger": str(trigger), "code": code}
+    params |= {"reason": reason, "actor": actor, "detail": _json({"reason": reason})}
+    return Query("cancel", params | {"states": _SOURCES[trigger]}, _first)
 
 
 def claim(tenant: str, action_id: str, *, owner: str, lease_s: float, deadline_s: float) -> Query[Action | None]:
     """Take the right to run an approved action whose approval has not ended."""
     params = {"tenant": tenant, "id": action_id, "owner": owner, "lease": _span(lease_s), "deadline": _span(deadline_s)}
-    return Query("claim", params | {"actor": ACTOR, "detail": None}, _first)
+    return _transition(Trigger.CLAIM, params | {"actor": ACTOR, "detail": None})
 
 
 def renew(claims: Sequence[tuple[Claim, float]]) -> Query[set[tuple[str, str]]]:
@@ -209,7 +214,7 @@ def _of(held: Claim, detail: Mapping[str, object] | None, **params: object) -> d
 def succeed(held: Claim, seen: Action, *, receipt: str | None, result: str) -> Query[Action | None]:
     """Settle by the remote side's reply. `seen` is the action as its claim read it, `result` JSON text."""
     params = _of(held, {"receipt": receipt} if receipt else None, receipt=receipt, result=result)
-    return Query("succeed", params, partial(_succeeded, seen, _clean(receipt), result))
+    return replace(_transition(Trigger.SUCCEED, params), decode=partial(_succeeded, seen, _clean(receipt), result))
 
 
 def _succeeded(seen: Action, receipt: str | None, result: str, rows: Rows) -> Action | None:
@@ -224,7 +229,7 @@ def fail(held: Claim, *, code: str, reason: str, may_change: bool, receipt: str 
     """Settle: it did not take place and never will. `may_change`: a changed call may work."""
     detail = {"code": code, "reason": reason}
     params = _of(held, detail, code=code, reason=reason, may_change=may_change, receipt=receipt)
-    return Query("fail", params, _first)
+    return _transition(Trigger.FAIL, params)
 
 
 def refuse(held: Claim, *, attempt: int, reason: str, delay_s: float, lease_s: float) -> Query[Action | None]:
@@ -233,14 +238,14 @@ def refuse(held: Claim, *, attempt: int, reason: str, delay_s: float, lease_s: f
     params = _of(
         held, detail, attempt=attempt, reason=reason, delay=_span(delay_s), lease=_span(lease_s), owner=held.owner
     )
-    return Query("refuse", params, _first)
+    return _transition(Trigger.REFUSE, params)
 
 
 def lose(held: Claim, *, reason: str, settle_window_s: float, orphaned: bool = False) -> Query[Action | None]:
     """Nobody can tell what became of the attempt. `orphaned`: the caller knows that the owner is dead."""
     window = _span(settle_window_s)
     params = _of(held, {"reason": reason}, reason=reason, settle_window=window, owner=held.owner, orphaned=orphaned)
-    return Query("lose", params, _first)
+    return _transition(Trigger.LOSE, params)
 
 
 def ask(held: Claim, *, queries: int, answer: str, delay_s: float) -> Query[Action | None]:
@@ -251,7 +256,7 @@ def ask(held: Claim, *, queries: int, answer: str, delay_s: float) -> Query[Acti
 def find(held: Claim, *, receipt: str | None, result: str, evidence: str) -> Query[Action | None]:
     """Settle by what the remote side answered to a query (or by a person's word)."""
     detail = {"receipt": receipt, "evidence": evidence}
-    return Query("find", _of(held, detail, receipt=receipt, result=result, evidence=evidence), _first)
+    return _transition(Trigger.FIND, _of(held, detail, receipt=receipt, result=result, evidence=evidence))
 
 
 def release(
@@ -264,12 +269,12 @@ def release(
     """
     deadline = None if deadline_s is None else _span(deadline_s)
     params = _of(held, {"reason": reason}, owner=held.owner, lease=_span(lease_s), deadline=deadline)
-    return Query("release", params | {"proved_by_absence": proved_by_absence}, _first)
+    return _transition(Trigger.RELEASE, params | {"proved_by_absence": proved_by_absence})
 
 
 def escalate(held: Claim, *, reason: str, detail: Mapping[str, object] | None = None) -> Query[Action | None]:
     """Put an unknown action into the manual queue."""
-    return Query("escalate", _of(held, {"reason": reason, **(detail or {})}, reason=reason), _first)
+    return _transition(Trigger.ESCALATE, _of(held, {"reason": reason, **(detail or {})}, reason=reason))
 
 
 def keep_late(held: Claim, *, detail: Mapping[str, object]) -> Query[None]:

@@ -102,6 +102,11 @@ def advance(state: State, trigger: Trigger) -> State:
         raise IllegalTransition(f"an action that is {state} cannot {trigger}") from None
 
 
+def sources(trigger: Trigger) -> tuple[State, ...]:
+    """Return the states that `trigger` leads out of: a ledger statement moves an action from these and no others."""
+    return tuple(state for state, row in TRANSITIONS.items() if trigger in row)
+
+
 def diagram() -> str:
     """Return the machine as the text of a Mermaid state diagram."""
     lines = ["stateDiagram-v2", f"    [*] --> {State.PLANNED}: {BIRTH}"]

@@ -5,12 +5,16 @@ and in `settled.tools.protocol`.
 """
 
 import os
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
 from settled.state import embedded
+from settled.state import ledger as operations
+from settled.state.errors import NotFound
 from settled.state.locks import LockConnections, ThreadLock
 from settled.state.migrations import migrate
+from settled.state.model import Action, Event
 from settled.state.postgres import MAX_CONNECTIONS, PATIENCE_S, Clock, Database
 from settled.state.reach import reach
 from settled.state.secrets import Vault
@@ -50,6 +54,28 @@ class Ledger(Database):
         ledger._locks = LockConnections(found)
         ledger.vault = Vault(secret_key or os.environ.get("SETTLED_SECRET_KEY"))
         return ledger
+
+    def action(self, action_id: str, *, tenant: str = "default") -> Action:
+        """Return one action; NotFound where this tenant has none of that id."""
+        found = self.run(operations.load(tenant, action_id))
+        if found is None:
+            raise NotFound(f"there is no action {action_id!r}")
+        return found
+
+    def timeline(self, action_id: str, *, tenant: str = "default") -> list[Event]:
+        """Return the events of one action, in order."""
+        return self.run(operations.timeline(tenant, action_id))
+
+    def actions(
+        self,
+        *,
+        tenant: str = "default",
+        states: Sequence[str] | None = None,
+        thread_id: str | None = None,
+        most: int = 100,
+    ) -> list[Action]:
+        """Return a tenant's actions, newest first: at most `most`, in these states and of this thread if given."""
+        return self.run(operations.actions(tenant, states=states, thread_id=thread_id, most=most))
 
     def thread_lock(self, tenant: str, thread_id: str) -> ThreadLock:
         """Return the lock of a thread, not yet taken."""
