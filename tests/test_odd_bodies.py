@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from acts import Door, action_of, both_doors, through_sync
-from settled import Code, ContractError, Found, Invalid, Ledger, Rejected, State, Succeeded, Unknown, action, perform
+from acts import Door, action_of, both_doors, events_of, rows, through_sync
+from settled import Code, ContractError, Found, Invalid, Ledger, Outcome, Rejected, State, Succeeded, Unknown, action, perform
 from settled.tools.contract import ActionTool
 from settled.tools.outcome import Ended
 
@@ -42,6 +42,12 @@ def raising(error: BaseException) -> Callable[[], object]:
     return body
 
 
+def lost(ledger: Ledger, outcome: Outcome) -> str:
+    """Return what the timeline says of the attempt that ended unknown."""
+    (event,) = [event for event in events_of(ledger, outcome) if event.trigger == "lose"]
+    return str(event.detail)
+
+
 async def agen() -> AsyncIterator[int]:
     yield 1
 
@@ -68,7 +74,7 @@ async def test_a_generator_that_a_body_returns_has_done_nothing_yet(
     """Its code may hold the effect, and it has not run: never a success."""
     outcome = await door(tool(made), [1], ledger=ledger)
     assert (outcome.code, outcome.state, outcome.receipt) == (Code.MANUAL_REVIEW, State.UNKNOWN, None)
-    assert "generator" in str(action_of(ledger, outcome).reason)
+    assert "generator" in lost(ledger, outcome)
 
 
 INNER: dict[str, tuple[Callable[[], object], Code, State, str | None]] = {
@@ -173,8 +179,6 @@ async def test_a_stop_iteration_of_a_query_tells_nothing_and_is_heard_at_once(
 
 
 def _asked(ledger: Ledger) -> list[int]:
-    from acts import rows
-
     return [row["queries"] for row in rows(ledger.url, "SELECT queries FROM settled.actions")]
 
 
@@ -189,7 +193,7 @@ async def test_a_bug_in_a_body_is_in_the_log_and_not_in_the_message(
     assert logged.exc_info is not None
     assert isinstance(logged.exc_info[1], KeyError)
     assert logged.exc_info[2] is not None
-    assert action_of(ledger, outcome).reason == "no definite answer (KeyError)"
+    assert "no definite answer (KeyError)" in lost(ledger, outcome)
     for told in (outcome.message, str(outcome.artifact)):
         assert "hunter2" not in told
 

@@ -62,7 +62,8 @@ def _events(rows: Rows) -> list[Event]:
     return [Event(*row) for row in rows]
 
 
-_SOURCES = {trigger: [str(state) for state in sources(trigger)] for trigger in Trigger}
+_SOURCES = {trigger: "{" + ",".join(sources(trigger)) + "}" for trigger in Trigger}
+"""As Postgres writes an array: a text is bound in a tenth of the time of a list."""
 
 
 def _transition(trigger: Trigger, params: Mapping[str, object]) -> Query[Action | None]:

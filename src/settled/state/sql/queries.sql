@@ -88,7 +88,7 @@ FROM clock, met LEFT JOIN settled.actions ON tenant = %(tenant)s AND id = met_id
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'approved', trigger = 'approve',
         approver = %(approver)s, approved_until = clock.now + %(valid_for)s::interval
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s) AND fingerprint = %(fingerprint)s
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[]) AND fingerprint = %(fingerprint)s
     RETURNING actions.*),
 {told} {answer}
 
@@ -97,7 +97,7 @@ WITH {clock}, moved AS (
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'cancelled', trigger = %(trigger)s, business_key = NULL,
         code = %(code)s, reason = %(reason)s, settled_at = clock.now
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s)
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[])
     RETURNING actions.*),
 {told} {answer}
 
@@ -107,7 +107,7 @@ WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'running', trigger = 'claim',
         fencing_token = fencing_token + 1, attempt = attempt + 1, owner = %(owner)s, started_at = clock.now,
         lease_until = clock.now + %(lease)s, deadline_at = clock.now + %(deadline)s
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s)
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[])
         AND (approved_until IS NULL OR approved_until > clock.now)
     RETURNING actions.*),
 {told} {answer}
@@ -128,7 +128,7 @@ WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'succeeded', trigger = 'succeed',
         receipt = %(receipt)s, result = %(result)s, evidence = 'reply', settled_at = clock.now,
         owner = NULL, lease_until = NULL, reason = NULL, next_query_at = NULL
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s)
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
     RETURNING tenant, id, settled_at, previous, state, trigger, attempt, correlation_id, trace_context),
 {told} SELECT settled_at FROM moved
 
@@ -138,7 +138,7 @@ WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'failed', trigger = 'fail', business_key = NULL,
         code = %(code)s, reason = %(reason)s, may_change = %(may_change)s, receipt = %(receipt)s, settled_at = clock.now,
         owner = NULL, lease_until = NULL, next_query_at = NULL
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s)
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
     RETURNING actions.*),
 {told} {answer}
 
@@ -148,7 +148,7 @@ WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'running', trigger = 'refuse',
         attempt = attempt + 1, reason = %(reason)s, started_at = clock.now + %(delay)s,
         lease_until = greatest(lease_until, clock.now + %(delay)s + %(lease)s)
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s)
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
         AND attempt = %(attempt)s AND owner = %(owner)s AND clock.now + %(delay)s <= deadline_at
     RETURNING actions.*),
 {told} {answer}
@@ -159,7 +159,7 @@ WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'unknown', trigger = 'lose',
         reason = %(reason)s, in_flight_until = started_at + %(settle_window)s, queries = 0, next_query_at = clock.now,
         owner = NULL, lease_until = NULL
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s)
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
         AND (owner = %(owner)s OR lease_until <= clock.now OR %(orphaned)s)
     RETURNING actions.*),
 {told} {answer}
@@ -181,7 +181,7 @@ told AS (
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'succeeded', trigger = 'find',
         receipt = %(receipt)s, result = %(result)s, evidence = %(evidence)s, settled_at = clock.now, reason = NULL, next_query_at = NULL
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s)
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
     RETURNING actions.*),
 {told} {answer}
 
@@ -192,7 +192,7 @@ WITH {clock}, moved AS (
         fencing_token = fencing_token + 1, attempt = attempt + 1, owner = %(owner)s, started_at = clock.now,
         lease_until = clock.now + %(lease)s, deadline_at = greatest(deadline_at, clock.now + %(deadline)s::interval),
         in_flight_until = NULL, next_query_at = NULL
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s)
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
         AND (in_flight_until <= clock.now OR NOT %(proved_by_absence)s)
     RETURNING actions.*),
 {told} {answer}
@@ -202,7 +202,7 @@ WITH {clock}, moved AS (
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, trigger = 'escalate',
         reason = %(reason)s, escalated_at = clock.now, next_query_at = NULL
-    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s) AND escalated_at IS NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[]) AND escalated_at IS NULL
     RETURNING actions.*),
 {told} {answer}
 
@@ -230,7 +230,7 @@ FROM settled.events WHERE tenant = %(tenant)s AND action_id = %(id)s ORDER BY id
 -- name: actions
 -- Actions of a tenant, newest first, by state and thread where these are given.
 SELECT {columns}, settled.now() FROM settled.actions
-WHERE tenant = %(tenant)s AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s)) AND (%(thread_id)s::text IS NULL OR thread_id = %(thread_id)s)
+WHERE tenant = %(tenant)s AND (%(states)s::text[] IS NULL OR state = ANY(%(states)s::text[])) AND (%(thread_id)s::text IS NULL OR thread_id = %(thread_id)s)
 ORDER BY id DESC LIMIT %(most)s
 
 -- name: lock_thread
