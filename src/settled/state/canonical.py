@@ -1,8 +1,8 @@
 """Which calls are the same: canonical bytes, and the digests made from them.
 
-Owns the digests of SPEC 3 (fingerprint, intent, business key, decision) and their domain tags. Knows nothing of tools,
-rows or messages. `input_limits` looks at raw arguments first, `typed_pass` turns a validated value into a tree,
-`scalars` says what one number or text is, `markers` are what an author writes.
+Owns the digests that tell calls apart (fingerprint, intent, business key, decision) and their domain tags. Knows
+nothing of tools, rows or messages. `input_limits` looks at raw arguments first, `typed_pass` turns a validated value
+into a tree, `scalars` says what one number or text is, `markers` are what an author writes.
 
 Subtle: every digest has its own tag with the version in it, and structure instead of joined texts, so that no digest
 can be taken for another and no field can lean over into its neighbour. Whatever changes one byte here needs a new

@@ -1,6 +1,6 @@
 """What raw arguments may look like before anybody reads them.
 
-Owns the limits of SPEC 15 and one walk that checks them. Knows nothing of schemas: it sees the JSON that a model sent.
+Owns the limits and one walk that checks them. Knows nothing of schemas: it sees the JSON that a model sent.
 Subtle: every step of the walk is bounded by the limits themselves (a 10 MB text is refused by its length, 200 levels
 by the 65th), and the path of a refused field is built only while the refusal travels up.
 """

@@ -11,7 +11,7 @@ from settled.state.errors import IllegalTransition
 
 
 class State(StrEnum):
-    """Where an action stands. SPEC section 2 says what each row must hold."""
+    """Where an action stands. The guard in the database knows what a row must hold in each."""
 
     PLANNED = "planned"
     APPROVED = "approved"
@@ -86,7 +86,7 @@ TRANSITIONS: dict[State, dict[Trigger, State]] = {
 }
 
 OPEN = frozenset({State.PLANNED, State.APPROVED, State.RUNNING, State.UNKNOWN, State.COMPENSATION_PENDING})
-"""States that never leave the window of an intent (SPEC 3)."""
+"""States that never leave the window of an intent: what is not over is not forgotten."""
 
 TERMINAL = frozenset(state for state, row in TRANSITIONS.items() if not row)
 """States that nothing leaves."""

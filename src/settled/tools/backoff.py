@@ -40,7 +40,7 @@ class Backoff:
             raise ContractError(f"backoff: cap ({self.cap}) must not be below first ({self.first})")
 
     def next_delay(self, n: int, *, random: Callable[[], float], retry_after_s: float | None = None) -> float:
-        """Return the seconds to wait before retry `n` (0 is the first retry). SPEC section 5.
+        """Return the seconds to wait before retry `n` (0 is the first retry).
 
         `random` gives a float in [0, 1). A `retry_after_s` from the remote side wins over the formula, as it stands.
         """

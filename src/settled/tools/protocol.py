@@ -13,7 +13,6 @@ from typing import assert_never
 
 from settled.state import ledger
 from settled.state.errors import InvalidArguments
-from settled.state.ledger import Query
 from settled.state.machine import State
 from settled.state.model import Action, Claim
 from settled.tools import reconcile as reconciling
@@ -30,6 +29,7 @@ from settled.tools.outcome import (
     Unknown,
 )
 from settled.tools.reconcile import Finding, Left, ManualReview, Matched, Moved, Resend, StillManual
+from settled.tools.recording import answer, load, settlement, write
 from settled.tools.standing import (
     Again,
     Answered,
@@ -115,13 +115,13 @@ def settle(call: Call, finding: Finding) -> Steps[Standing]:
     match finding:
         case Matched(receipt=receipt, result=result):
             query = ledger.find(claim, receipt=receipt, result=storable(result), evidence="query")
-            action, mine = yield from _write(claim, query, State.SUCCEEDED)
+            action, mine = yield from write(claim, query, State.SUCCEEDED)
             return Answered(Code.SUCCEEDED, action, replayed=not mine)
         case Resend():
             return (yield from _release(call, claim, finding))
         case ManualReview(reason=reason, detail=detail):
             moved = yield from ask(ledger.escalate(claim, reason=reason, detail=detail))
-            action = moved or (yield from _load(claim))
+            action = moved or (yield from load(claim))
             return Answered(Code.MANUAL_REVIEW, action, reason=reason) if moved else (yield from _rejoin(call, action))
         case Moved(action=action):
             return (yield from _rejoin(call, action))
@@ -137,8 +137,8 @@ def late(action: Action, claim: Claim, outcome: AttemptOutcome) -> Steps[None]:
     """Record the reply of a body that came back after its timeout: it settles its own attempt, or stays as evidence."""
     match outcome:
         case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
-            query, state, _ = _settlement(action, claim, outcome)
-            yield from _write(claim, query, state)
+            query, state, _ = settlement(action, claim, outcome)
+            yield from write(claim, query, state)
         case Refused() | Unknown():
             return  # reconciliation is under way, and this adds nothing that it may rely on
 
@@ -172,7 +172,7 @@ def _claim(call: Call, action: Action) -> Steps[Standing]:
     moved = yield from ask(query)
     if moved is not None:
         return Granted(moved, claim_of(moved, call.plan.owner))
-    now = yield from _load(claim_of(action, call.plan.owner))
+    now = yield from load(claim_of(action, call.plan.owner))
     if now.state is State.APPROVED:  # its approval ended before anybody ran it
         return Waiting(now)
     return (yield from _rejoin(call, now))
@@ -187,7 +187,7 @@ def _take_over(call: Call, action: Action) -> Steps[Standing]:
     moved = yield from ask(query)
     if moved is not None:
         return Unsettled(moved, took_over=True)
-    return (yield from _rejoin(call, (yield from _load(claim))))
+    return (yield from _rejoin(call, (yield from load(claim))))
 
 
 def _wait(call: Call, action: Action) -> Steps[Standing]:
@@ -197,7 +197,7 @@ def _wait(call: Call, action: Action) -> Steps[Standing]:
         if (yield from sleep(pause)) is not None:
             break
         waited, pause = waited + pause, min(pause * 2, LAST_POLL_S)
-        action = yield from _load(claim_of(action, call.plan.owner))
+        action = yield from load(claim_of(action, call.plan.owner))
         first = by_state(call, action, same_decision=False)
         if isinstance(first, Again):  # it gave up long ago, by a clock that jumped or a process that was frozen
             first = by_state(call, action, same_decision=True)
@@ -220,7 +220,7 @@ def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Ste
         query = ledger.refuse(claim, attempt=action.attempt, reason=refused.reason, delay_s=delay_s, lease_s=c.lease_s)
         moved = yield from ask(query)
         if moved is None:
-            now = yield from _load(claim)
+            now = yield from load(claim)
             sent_twice = now.fencing_token == claim.token and now.attempt == action.attempt + 1
             moved = now if sent_twice and now.state is State.RUNNING else None
         if moved is not None:
@@ -235,8 +235,8 @@ def _give_up(call: Call, claim: Claim, reason: str, *, stopped: bool = False) ->
     if _is_unproved_repeat(call, claim):
         return (yield from _doubt(call, claim, reason, stopped=stopped))
     query = ledger.fail(claim, code=Code.UNAVAILABLE, reason=reason, may_change=True)
-    action, mine = yield from _write(claim, query, State.FAILED)
-    return _answer(Code.UNAVAILABLE, action, mine, reason)
+    action, mine = yield from write(claim, query, State.FAILED)
+    return answer(Code.UNAVAILABLE, action, mine, reason)
 
 
 def _is_unproved_repeat(call: Call, claim: Claim) -> bool:
@@ -263,10 +263,10 @@ def _record(call: Call, action: Action, claim: Claim, outcome: AttemptOutcome | 
         case Rejected() | Invalid() | Forbidden() | Conflict() if _is_unproved_repeat(call, claim):
             return (yield from _doubt(call, claim, outcome.reason))
         case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
-            query, state, code = _settlement(action, claim, outcome)
-            action, mine = yield from _write(claim, query, state)
+            query, state, code = settlement(action, claim, outcome)
+            action, mine = yield from write(claim, query, state)
             reason = None if isinstance(outcome, Succeeded) else outcome.reason
-            return _answer(code, action, mine, reason, field=outcome.field if isinstance(outcome, Invalid) else None)
+            return answer(code, action, mine, reason, field=outcome.field if isinstance(outcome, Invalid) else None)
         case Stopped(begun=False):
             return (yield from _give_up(call, claim, "stopped before it was sent", stopped=True))
         case Stopped():
@@ -281,7 +281,7 @@ def _record(call: Call, action: Action, claim: Claim, outcome: AttemptOutcome | 
 
 def _lose(call: Call, claim: Claim, reason: str, *, stopped: bool = False) -> Steps[Standing]:
     query = ledger.lose(claim, reason=reason, settle_window_s=call.contract.settle_window_s)
-    action, mine = yield from _write(claim, query, State.UNKNOWN, evidence=reason)
+    action, mine = yield from write(claim, query, State.UNKNOWN, evidence=reason)
     if stopped:
         return Answered(Code.UNKNOWN, action, reason=reason)
     return Unsettled(action, took_over=False) if mine else (yield from _rejoin(call, action))
@@ -305,68 +305,4 @@ def _release(call: Call, claim: Claim, resend: Resend) -> Steps[Standing]:
     )
     if moved is not None:
         return Granted(moved, claim_of(moved, call.plan.owner))
-    return (yield from _rejoin(call, (yield from _load(claim))))
-
-
-def _settlement(
-    action: Action, claim: Claim, outcome: Succeeded | Rejected | Invalid | Forbidden | Conflict
-) -> tuple[Query[Action | None], State, Code]:
-    match outcome:
-        case Succeeded(result=result, receipt=receipt):
-            query = ledger.succeed(claim, action, receipt=receipt, result=storable(result))
-            return query, State.SUCCEEDED, Code.SUCCEEDED
-        case Rejected(reason=reason, receipt=receipt):
-            query = ledger.fail(claim, code=Code.REJECTED, reason=reason, may_change=True, receipt=receipt)
-            return query, State.FAILED, Code.REJECTED
-        case Invalid(reason=reason):
-            return ledger.fail(claim, code=Code.INVALID, reason=reason, may_change=True), State.FAILED, Code.INVALID
-        case Forbidden(reason=reason):
-            return (
-                ledger.fail(claim, code=Code.FORBIDDEN, reason=reason, may_change=False),
-                State.FAILED,
-                Code.FORBIDDEN,
-            )
-        case Conflict(reason=reason):
-            return ledger.fail(claim, code=Code.CONFLICT, reason=reason, may_change=False), State.FAILED, Code.CONFLICT
-        case _:
-            assert_never(outcome)
-
-
-def _write(
-    claim: Claim, query: Query[Action | None], wanted: State, *, evidence: str | None = None
-) -> Steps[tuple[Action, bool]]:
-    """Carry out a transition; answer the action as it stands, and whether this claim's write is what made it so.
-
-    Zero rows are either our own write whose answer was lost with a connection, or somebody else's newer claim: then
-    what we wanted to write is kept as evidence.
-    """
-    moved = yield from ask(query)
-    if moved is not None:
-        return moved, True
-    action = yield from _load(claim)
-    if action.fencing_token == claim.token and action.state is wanted:
-        return action, True
-    params = query.params
-    detail = {"wanted": str(wanted), "receipt": params.get("receipt"), "reason": evidence or params.get("reason")}
-    yield from ask(ledger.keep_late(claim, detail={k: v for k, v in detail.items() if v is not None}))
-    return action, False
-
-
-def _answer(code: Code, action: Action, mine: bool, reason: str | None, field: str | None = None) -> Answered:
-    """Answer for what was just written, or for what stands there instead."""
-    if mine:
-        return Answered(code, action, reason=reason, field=field)
-    match action.state:
-        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
-            return Answered(Code.SUCCEEDED, action, replayed=True)
-        case State.FAILED | State.CANCELLED:
-            return Answered(Code(action.code or Code.REJECTED), action, replayed=True, reason=action.reason)
-        case _:
-            return Answered(Code.UNKNOWN, action, replayed=True, reason=action.reason)
-
-
-def _load(claim: Claim) -> Steps[Action]:
-    action = yield from ask(ledger.load(claim.tenant, claim.action_id))
-    if action is None:
-        raise AssertionError(f"{claim.action_id} is gone from the ledger")
-    return action
+    return (yield from _rejoin(call, (yield from load(claim))))

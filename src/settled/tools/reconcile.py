@@ -23,7 +23,7 @@ FIRST_WAIT_S, LAST_WAIT_S = 0.5, 8.0
 """Between queries: most lost replies are there at once; a replica that lags is asked gently."""
 
 LEAST_QUERIES = 2
-"""One "absent" may come from a replica that lags (SPEC 6.3)."""
+"""One "absent" may come from a replica that lags."""
 
 
 @dataclass(frozen=True, slots=True)

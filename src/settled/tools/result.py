@@ -21,8 +21,8 @@ class Told:
 class Outcome:
     """How a call ended.
 
-    `state` is the action's state (None where no action was begun: an invalid call, a read), `code` one of SPEC
-    section 9, `result` the tool's result as plain JSON, `replayed` whether it was answered from the ledger,
+    `state` is the action's state (None where no action was begun: an invalid call, a read), `code` how
+    the answer is classed, `result` the tool's result as plain JSON, `replayed` whether it was answered from the ledger,
     `attempts` how many were begun.
     """
 

@@ -70,7 +70,7 @@ class Unsettled:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """The end of the call: a code of SPEC section 9 and the action that it speaks of."""
+    """The end of the call: how the answer is classed, and the action that it speaks of."""
 
     code: Code
     action: Action

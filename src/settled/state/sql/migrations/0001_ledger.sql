@@ -118,7 +118,7 @@ LANGUAGE sql IMMUTABLE AS $$
     ])
 $$;
 
--- For whoever bypasses Python: a row that lacks what its state must hold (SPEC section 2), an illegal step, a changed intent
+-- For whoever bypasses Python: a row that lacks what its state must hold, an illegal step, a changed intent
 -- or a lowered token is refused. One cached expression judges a lawful row; the same rules as CHECK constraints, or in the
 -- trigger's own condition, would be parsed anew for each statement and cost a quarter of it.
 CREATE FUNCTION settled.guard() RETURNS trigger LANGUAGE plpgsql AS $$

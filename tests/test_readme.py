@@ -1,0 +1,100 @@
+"""The README's Python is run as it stands, with a shop on loopback and a model that follows a script."""
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from scripted import ScriptedModel, call, once
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+class Shop(ThreadingHTTPServer):
+    """shop.example: refunds by key. While `loses` is true it refunds, and its reply is lost."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Shop)
+        self.refunds: dict[str, dict[str, object]] = {}
+        self.posts = 0
+        self.loses = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Shop(BaseHTTPRequestHandler):
+    server: Shop
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.posts += 1
+        refund = {**body, "receipt": f"RF-{len(self.server.refunds) + 1}"}
+        known = self.server.refunds.setdefault(self.headers["Idempotency-Key"], refund)
+        if not self.server.loses:
+            self._answer(201, known)
+
+    def do_GET(self) -> None:
+        key = parse_qs(urlsplit(self.path).query)["idempotency_key"][0]
+        found = self.server.refunds.get(key)
+        self._answer(200, [found] if found else [])
+
+    def _answer(self, status: int, value: object) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def shop(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setenv("SETTLED_DATABASE_URL", database_url)
+    with Shop() as serving:
+        threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        yield serving
+        serving.shutdown()
+
+
+def run(source: str, shop: Shop, names: dict[str, Any]) -> None:
+    """Run a block with the shop in place of shop.example."""
+    exec(compile(source.replace("https://shop.example", shop.url), "README.md", "exec"), names)
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["answered", "reply lost"])
+def test_the_blocks_do_what_the_text_says(loses: bool, shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    """One refund and its receipt, also when the reply is lost; the agent's call afterwards gets the same one."""
+    shop.loses = loses
+    model = ScriptedModel(script=once(call("refund", order_id="A-1001", amount="25.00")))
+    names: dict[str, Any] = {"__name__": "readme", "model": model}
+    first, agent = BLOCKS
+    run(first, shop, names)
+    assert (names["outcome"].code, names["outcome"].receipt) == ("succeeded", "RF-1")
+    run(agent, shop, names)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "succeeded RF-1 The request “refund of 25 for A-1001” was carried out. Receipt: RF-1."
+    assert said[-1] == "The request “refund of 25 for A-1001” was carried out. Receipt: RF-1."
+    assert (len(shop.refunds), shop.posts) == (1, 1)
+
+
+def test_the_blocks_pass_strict_types(tmp_path: Path) -> None:
+    """As an author's own file would, under mypy --strict."""
+    given = "from langchain_core.language_models import BaseChatModel\n\nmodel: BaseChatModel\n"
+    (tmp_path / "readme.py").write_text("\n".join([given, *BLOCKS]))
+    command = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "readme.py")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
