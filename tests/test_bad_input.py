@@ -2,10 +2,11 @@
 
 import json
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
+from uuid import UUID
 
 import pytest
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel, Field
 
 from acts import Door, Remote, both_doors, count
 from settled import Code, ContractError, Ledger, Outcome, action
@@ -120,6 +121,42 @@ async def test_a_bad_option_is_a_typed_answer(door: Door, option: str, value: st
         return
     assert (outcome.code, remote.effects, count(ledger.url)) == (Code.INVALID, [], 0)
     assert outcome.told.facts.field == ("arguments" if option == "decision" else option)
+
+
+@both_doors
+@pytest.mark.parametrize("value", [5, UUID(int=1), [1], ["click", None], [["click"]], {"a": 1}, {"click"}], ids=repr)
+async def test_a_decision_that_is_no_text_is_named(door: Door, value: Any, ledger: Ledger) -> None:
+    """What names a request is a text or several; anything else is refused before the body."""
+    remote = Remote()
+    outcome = await door(order(remote), ["A"], ledger=ledger, decision=value)
+    assert (outcome.code, outcome.told.facts.field) == (Code.INVALID, "decision")
+    assert (remote.effects, count(ledger.url)) == ([], 0)
+
+
+ALIASED: dict[str, Any] = {
+    "alias": Field(alias="sum"),
+    "validation_alias": Field(validation_alias="sum"),
+    "alias choices": Field(validation_alias=AliasChoices("total", "sum")),
+}
+
+
+@both_doors
+@pytest.mark.parametrize("field", ALIASED.values(), ids=ALIASED)
+async def test_a_boolean_is_no_number_under_another_name_either(door: Door, field: Any, ledger: Ledger) -> None:
+    """True would be carried out as 1: it is refused by whatever name it was sent, and the field is named."""
+    got: list[object] = []
+
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order_id",))
+    def pay(order_id: str, amount: Annotated[int, field]) -> object:
+        got.append(amount)
+        return {"receipt": "R-1"}
+
+    for name in ("sum", "amount"):
+        outcome = await door(pay, {"order_id": "A", name: True}, ledger=ledger)
+        assert (outcome.code, outcome.told.facts.field) == (Code.INVALID, "amount"), name
+    assert (got, count(ledger.url)) == ([], 0)
+    done = await door(pay, {"order_id": "A", "sum": 1}, ledger=ledger)
+    assert (done.code, got) == (Code.SUCCEEDED, [1])
 
 
 @both_doors

@@ -203,6 +203,37 @@ def waits_for_a_lock(url: str) -> bool:
         return looking.execute(waiting).rowcount > 0
 
 
+@pytest.mark.parametrize("cancelled", [True, False], ids=["cancelled before", "only left"])
+def test_an_event_loop_that_ends_in_the_middle_of_a_statement_loses_nothing(database_url: str, cancelled: bool) -> None:
+    """`asyncio.run` returns while the settle hangs in Postgres: no error of ours, and a later call has the receipt."""
+    complaints: list[BaseException | str] = []
+
+    async def main(remote: Remote, other: psycopg.Connection) -> None:
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: complaints.append(context.get("exception") or context["message"])
+        )
+        tool = payment(
+            remote.url, asynchronous=True, before=lambda: other.execute("SELECT id FROM settled.actions FOR UPDATE")
+        )
+        store = Ledger.connect(database_url)
+        call = asyncio.create_task(aperform(tool, CALL, ledger=store, thread_id="t"))
+        await until(lambda: waits_for_a_lock(database_url))
+        if cancelled:
+            call.cancel()
+            await asyncio.sleep(0.05)
+        assert not call.done()
+
+    with Remote(database_url) as remote, psycopg.connect(database_url) as other:
+        asyncio.run(main(remote, other))
+        other.rollback()
+        assert complaints == []
+        with Ledger.connect(database_url) as ledger:
+            (left,) = actions(ledger)
+            end = perform(payment(remote.url), CALL, ledger=ledger, thread_id="t")
+            assert (end.state, end.receipt, end.action_id) == (State.SUCCEEDED, "R-1", left.id)
+            assert (remote.count(), remote.posts()) == (1, 1)
+
+
 async def until(true: Callable[[], bool]) -> None:
     for _ in range(1000):
         if true():

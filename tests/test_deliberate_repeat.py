@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from acts import Door, Remote, action_of, both_doors, count, events_of, through_sync, triggers_of
+from acts import Clock, Door, Remote, action_of, both_doors, count, events_of, opened, states, through_sync, triggers_of
 from settled import Code, Ledger, Outcome, State, action
 from settled.state import ledger as ledger_queries
 from settled.tools.contract import ActionTool
@@ -194,3 +194,54 @@ async def test_two_repeats_at_once_ask_one_person_once(ledger: Ledger) -> None:
     assert {o.code for o in outcomes} == {Code.WAITING_FOR_APPROVAL}
     assert len({o.action_id for o in outcomes}) == 1
     assert (count(ledger.url), len(remote.effects)) == (2, 1)
+
+
+@both_doors
+async def test_a_repeat_that_waits_does_not_hide_what_was_done(door: Door, ledger: Ledger) -> None:
+    """A plain repeat of the first call is answered with the first receipt, before and after a person says no."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await door(tool, ARGUMENTS, ledger=ledger)
+    waiting = await door(tool, {**ARGUMENTS, "repeat_of": first.action_id}, ledger=ledger)
+    plain = [await door(tool, ARGUMENTS, ledger=ledger), await door(tool, ARGUMENTS, ledger=ledger, decision="click")]
+    assert [(o.code, o.receipt, o.action_id) for o in plain] == [(Code.DUPLICATE, "RF-1", first.action_id)] * 2
+    conflict = await door(tool, {"order_id": "A-1", "amount": 40}, ledger=ledger)
+    assert (conflict.code, conflict.artifact["earlier_action_id"]) == (Code.CONFLICT, first.action_id)
+    query = ledger_queries.cancel("default", str(waiting.action_id), "deny", code="denied", reason="no")
+    assert ledger.run(query) is not None
+    after = await door(tool, ARGUMENTS, ledger=ledger)
+    assert (after.code, after.receipt, after.action_id) == (Code.DUPLICATE, "RF-1", first.action_id)
+    assert (count(ledger.url), len(remote.effects)) == (2, 1)
+
+
+@both_doors
+async def test_a_repeat_that_waits_hides_nothing_once_it_has_run(door: Door, ledger: Ledger) -> None:
+    """When the repeat was carried out, it is the newest: a plain call gets its receipt."""
+    remote = Remote()
+    tool = refund(remote)
+    first = await door(tool, ARGUMENTS, ledger=ledger)
+    repeat = {**ARGUMENTS, "repeat_of": first.action_id}
+    approve(ledger, await door(tool, repeat, ledger=ledger))
+    done = await door(tool, repeat, ledger=ledger)
+    plain = await door(tool, ARGUMENTS, ledger=ledger)
+    assert (plain.code, plain.receipt, plain.action_id) == (Code.DUPLICATE, "RF-2", done.action_id)
+
+
+@both_doors
+async def test_a_repeat_that_waits_does_not_stand_in_the_way_of_a_later_day(door: Door, database_url: str) -> None:
+    """Its window over, the plain call is a new intent beside the repeat that still waits: one effect, its own key."""
+    clock, remote = Clock(), Remote()
+    with opened(database_url, clock=clock) as ledger:
+        tool = refund(remote)
+        first = await door(tool, ARGUMENTS, ledger=ledger)
+        repeat = {**ARGUMENTS, "repeat_of": first.action_id}
+        waiting = await door(tool, repeat, ledger=ledger)
+        clock.sleep(25 * 3600)
+        plain = [await door(tool, ARGUMENTS, ledger=ledger) for _ in range(2)]
+        assert [(o.code, o.receipt) for o in plain] == [(Code.SUCCEEDED, "RF-2"), (Code.DUPLICATE, "RF-2")]
+        assert states(database_url) == ["succeeded", "planned", "succeeded"]
+        approve(ledger, waiting)
+        done = await door(tool, repeat, ledger=ledger)
+        assert (done.code, done.receipt, done.action_id) == (Code.SUCCEEDED, "RF-3", waiting.action_id)
+        assert len(set(remote.keys)) == 3
+        await ledger.aclose()

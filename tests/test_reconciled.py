@@ -166,7 +166,9 @@ async def test_a_query_that_cannot_tell_is_for_a_person_after_the_window(
     outcome = await far.call(door, frozen, clock)
     is_for_a_person(far, outcome)
     assert far.asked_at[-1] > WINDOW_S
-    assert all(str((e.detail or {})["answer"]).startswith("inconclusive") for e in far.events if e.trigger == "ask")
+    noted = [str((e.detail or {})["answer"]) for e in far.events if e.trigger == "ask"]
+    assert len(noted) == len(far.asked_at)
+    assert all(answer.startswith("inconclusive") for answer in noted)
 
 
 @both_doors
@@ -307,3 +309,62 @@ async def test_money_that_differs_is_shown_to_a_person(door: Door, found: object
     await frozen.aclose()
     assert (outcome.code, outcome.state) == (Code.MANUAL_REVIEW, State.UNKNOWN)
     assert detail["receipt"] == "R-7"
+
+
+@both_doors
+async def test_a_query_that_can_tell_later_settles_what_was_in_the_manual_queue(
+    door: Door, frozen: Ledger, clock: Clock
+) -> None:
+    """The search index was down, a person was called; a later call asks once, and has the receipt."""
+    answers: list[object] = [Inconclusive("the index is down")]
+    far = Far(lambda _: answers[-1])
+    first = await far.call(door, frozen, clock)
+    is_for_a_person(far, first)
+    asked = len(far.asked_at)
+    answers.append(Found("R-7", {"receipt": "R-7"}))
+    later = await far.call(door, frozen, clock)
+    assert (later.state, later.receipt, later.action_id) == (State.SUCCEEDED, "R-7", first.action_id)
+    assert later.code in (Code.SUCCEEDED, Code.DUPLICATE)
+    assert len(far.asked_at) == asked + 1
+    assert (far.row.state, far.row.evidence, far.triggers[-1]) == (State.SUCCEEDED, "query", "find")
+    again = await far.call(door, frozen, clock)
+    assert (again.code, again.receipt, len(far.asked_at)) == (Code.DUPLICATE, "R-7", asked + 1)
+    assert len(far.remote.effects) == 1
+
+
+@both_doors
+@pytest.mark.parametrize(
+    "answer",
+    [Inconclusive("still down"), Absent(), Found("R-7", fields={"amount": 250}), None],
+    ids=["inconclusive", "absent", "other values", "nothing"],
+)
+async def test_a_query_that_still_cannot_tell_leaves_it_to_the_person(
+    door: Door, answer: object, frozen: Ledger, clock: Clock
+) -> None:
+    """Each later call asks once and waits for nothing: manual review again, no second escalation, nothing sent."""
+    answers: list[object] = [Inconclusive("the index is down")]
+    far = Far(lambda _: answers[-1], remote="dedupes")
+    first = await far.call(door, frozen, clock)
+    is_for_a_person(far, first)
+    asked, escalated_at, passed_s = len(far.asked_at), far.row.escalated_at, clock.elapsed_s
+    answers.append(answer)
+    for number in (1, 2):
+        later = await far.call(door, frozen, clock)
+        is_for_a_person(far, later)
+        assert (later.action_id, far.row.escalated_at) == (first.action_id, escalated_at)
+        assert len(far.asked_at) == asked + number
+    assert clock.elapsed_s == passed_s
+    assert far.triggers.count("escalate") == 1
+
+
+@both_doors
+@pytest.mark.parametrize("fields", [["order", "amount"], "order", 5], ids=repr)
+async def test_found_fields_that_are_no_mapping_are_for_a_person(
+    door: Door, fields: object, frozen: Ledger, clock: Clock
+) -> None:
+    """A fault in the author's query is no reason to take what was found, nor to lose the call."""
+    far = Far(lambda _: Found("R-7", fields=fields))  # type: ignore[arg-type]
+    outcome = await far.call(door, frozen, clock)
+    is_for_a_person(far, outcome)
+    assert (far.events[-1].detail or {})["receipt"] == "R-7"
+    assert far.row.receipt is None

@@ -209,9 +209,9 @@ WITH {clock}, moved AS (
 -- name: keep_late
 -- Keep as evidence what a stale owner wanted to write; its action does not move.
 INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
-SELECT tenant, id, settled.now(), state, state, 'late', attempt, %(actor)s, correlation_id, trace_context, %(detail)s
+SELECT tenant, id, settled.now(), state, state, 'late', attempt, %(actor)s, correlation_id, trace_context, %(detail)s::json
 FROM settled.actions WHERE tenant = %(tenant)s AND id = %(id)s AND NOT EXISTS (
-    SELECT FROM settled.events WHERE tenant = %(tenant)s AND action_id = %(id)s AND trigger = 'late' AND detail::text = %(detail)s)
+    SELECT FROM settled.events WHERE tenant = %(tenant)s AND action_id = %(id)s AND trigger = 'late' AND detail::text = %(detail)s::json::text)
 
 -- name: load
 -- One action, and the clock.
