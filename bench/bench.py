@@ -31,7 +31,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from settled import Ledger, action, aopen_checkpointer, build_agent, perform
+from settled import Absent, Inquiry, Ledger, action, aopen_checkpointer, build_agent, perform
 
 AT_ONCE = 16
 SCHEMA = """
@@ -44,13 +44,18 @@ INSERT = "INSERT INTO bench.bare (id, key, thread_id, tool, state, arguments) VA
 UPDATE = "UPDATE bench.bare SET state = 'succeeded', result = %s WHERE id = %s AND state = 'running'"
 
 
-@action(risk="non_idempotent_write", remote="dedupes", identity=("employee_id", "invoice_id"))
+def find_ticket(_: Inquiry) -> Absent:
+    """Asked for nothing here: no reply is lost."""
+    return Absent()
+
+
+@action(risk="non_idempotent_write", remote="dedupes", identity=("employee_id", "invoice_id"), query=find_ticket)
 def create_ticket(employee_id: str, invoice_id: str, amount: float) -> dict[str, object]:
     """Create a reimbursement ticket."""
     return {"receipt": "R-55821", "amount": amount}
 
 
-@action(risk="non_idempotent_write", remote="dedupes", identity=("employee_id", "invoice_id"))
+@action(risk="non_idempotent_write", remote="dedupes", identity=("employee_id", "invoice_id"), query=find_ticket)
 async def acreate_ticket(employee_id: str, invoice_id: str, amount: float) -> dict[str, object]:
     """Create a reimbursement ticket."""
     return {"receipt": "R-55821", "amount": amount}
