@@ -81,13 +81,14 @@ def test_the_blocks_do_what_the_text_says(loses: bool, shop: Shop, capsys: pytes
     shop.loses = loses
     model = ScriptedModel(script=once(call("refund", order_id="A-1001", amount="25.00")))
     names: dict[str, Any] = {"__name__": "readme", "model": model}
-    first, agent = BLOCKS
-    run(first, shop, names)
+    *first, agent = BLOCKS
+    for block in first:
+        run(block, shop, names)
     assert (names["outcome"].code, names["outcome"].receipt) == ("succeeded", "RF-1")
     run(agent, shop, names)
     said = capsys.readouterr().out.splitlines()
-    assert said[0] == "succeeded RF-1 The request “refund of 25 for A-1001” was carried out. Receipt: RF-1."
-    assert said[-1] == "The request “refund of 25 for A-1001” was carried out. Receipt: RF-1."
+    assert said[0] == "succeeded RF-1 The request “refund (order_id A-1001)” was carried out. Receipt: RF-1."
+    assert said[-1] == "The request “refund (order_id A-1001)” was carried out. Receipt: RF-1."
     assert (len(shop.refunds), shop.posts) == (1, 1)
 
 

@@ -52,8 +52,8 @@ class LockConnections:
 
     def lock(self, name: str) -> psycopg.Connection | None:
         """Return a connection that holds the lock, or None when somebody else has it."""
-        if self._pid != os.getpid():  # a forked child leaves its parent's connections alone
-            self._idle, self._pid = deque(), os.getpid()
+        if self._pid != os.getpid():  # a forked child leaves its parent's connections alone, and does not end them
+            self._inherited, self._idle, self._pid = self._idle, deque(), os.getpid()
         try:
             connection = self._idle.pop()
         except IndexError:
