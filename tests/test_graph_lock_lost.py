@@ -181,7 +181,9 @@ def test_a_forked_child_leaves_its_parents_locks_alone(desk: Desk) -> None:
         os._exit(0 if other.take() and other.is_held() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with Ledger.connect(desk.ledger.url) as elsewhere:
-        assert elsewhere.thread_lock("default", "child").take()
+        childs = elsewhere.thread_lock("default", "child")
+        assert childs.take()
+        childs.give_back()
 
 
 def test_the_watch_on_a_lock_costs_no_round_trip(desk: Desk) -> None:

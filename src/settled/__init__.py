@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from settled.graph.agent import build_agent
     from settled.graph.checkpointer import aopen_checkpointer, open_checkpointer
-    from settled.graph.session import Reply, Session
+    from settled.graph.session import Session
+    from settled.graph.turn import Reply
     from settled.state.canonical import Incidental, Ordered, Precision, Secret
     from settled.state.errors import (
         ContractError,
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 _WHERE = {
     "settled.graph.agent": ("build_agent",),
     "settled.graph.checkpointer": ("aopen_checkpointer", "open_checkpointer"),
-    "settled.graph.session": ("Reply", "Session"),
+    "settled.graph.session": ("Session",),
+    "settled.graph.turn": ("Reply",),
     "settled.state.canonical": ("Incidental", "Ordered", "Precision", "Secret"),
     "settled.state.errors": (
         *(

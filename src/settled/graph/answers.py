@@ -6,14 +6,14 @@ Owns nothing that decides about actions: the ledger does. What it decides is whe
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypedDict, assert_never
+from typing import Any, TypedDict
 
 from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
 
 from settled.graph.calls import Request
-from settled.state.machine import State
 from settled.state.model import Action
 from settled.tools.messages import Code, Facts, artifact, status, tell
+from settled.tools.perform import recalled
 from settled.tools.result import Outcome
 
 MAX_TOOL_NAME_CHARS = 64
@@ -46,40 +46,11 @@ def refusal(request: Request, field: str, rule: str) -> Answer:
 
 def answer_from_ledger(request: Request, action: Action | None) -> Answer:
     """Return the answer to a call that nobody goes on with: what the ledger has of it, or that nothing was begun."""
-    if action is None:
-        name = request["name"][:MAX_TOOL_NAME_CHARS].replace("_", " ")
-        facts = Facts(code=Code.UNAVAILABLE, summary=name, action_id="", state="")
-    else:
-        facts = Facts(
-            code=_code_of(action),
-            summary=action.summary,
-            action_id=action.id,
-            state=action.state,
-            receipt=action.receipt,
-            result=action.result,
-            reason=action.reason,
-            attempts=action.attempt,
-            replayed=True,
-        )
+    if action is not None:
+        return answer_of(recalled(action, request["language"]))
+    name = request["name"][:MAX_TOOL_NAME_CHARS].replace("_", " ")
+    facts = Facts(code=Code.UNAVAILABLE, summary=name, action_id="", state="")
     return Answer(code=str(facts.code), message=tell(facts, request["language"]), artifact=_plain(artifact(facts)))
-
-
-def _code_of(action: Action) -> Code:
-    match action.state:
-        case State.PLANNED | State.APPROVED:
-            return Code.WAITING_FOR_APPROVAL
-        case State.RUNNING:
-            return Code.IN_PROGRESS
-        case State.UNKNOWN:
-            return Code.MANUAL_REVIEW if action.escalated_at else Code.UNKNOWN
-        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
-            return Code.SUCCEEDED
-        case State.FAILED:
-            return Code(action.code or Code.REJECTED)
-        case State.CANCELLED:
-            return Code(action.code or Code.DENIED)
-        case _:
-            assert_never(action.state)
 
 
 def tool_message(request: Request, answer: Answer) -> ToolMessage:

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 from pydantic import BaseModel
 
@@ -241,16 +241,29 @@ def unrecorded(call: Call, *, invoked: bool) -> Outcome:
 
 
 def recalled(action: Action, language: str) -> Outcome:
-    """Return what is known of an action whose call can no longer be read (its tool was renamed, or changed, since)."""
-    match action.state:
-        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
-            code = Code.SUCCEEDED
-        case State.PLANNED | State.APPROVED:
-            code = Code.WAITING_FOR_APPROVAL
-        case _:
-            code = Code.MANUAL_REVIEW if action.escalated_at else Code.UNKNOWN
-    told = _told(_facts(code, action, replayed=True), language, {})
+    """Return what is known of an action whose own call can no longer be carried on: its tool was renamed or changed
+    since, or nobody goes on with it.
+    """
+    told = _told(_facts(_code_of(action), action, reason=action.reason, replayed=True), language, {})
     return replace(told, state=action.state, idempotency_key=action.idempotency_key)
+
+
+def _code_of(action: Action) -> Code:
+    match action.state:
+        case State.PLANNED | State.APPROVED:
+            return Code.WAITING_FOR_APPROVAL
+        case State.RUNNING:
+            return Code.IN_PROGRESS
+        case State.UNKNOWN:
+            return Code.MANUAL_REVIEW if action.escalated_at else Code.UNKNOWN
+        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
+            return Code.SUCCEEDED
+        case State.FAILED:
+            return Code(action.code or Code.REJECTED)
+        case State.CANCELLED:
+            return Code(action.code or Code.DENIED)
+        case _:
+            assert_never(action.state)
 
 
 def _facts(code: Code, action: Action, **more: Any) -> Facts:
