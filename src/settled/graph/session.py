@@ -1,12 +1,9 @@
 """A session: the way to run a thread.
 
-Owns the order of things: take the thread's lock, continue unfinished work, accept the user's message if it is new,
-run until nothing is left. Because unfinished work goes first, or is answered from the ledger where it cannot go on, a
-new message never finds a tool call without an answer. The lock lives on a connection of its own and dies with its
-process, so whoever holds it knows that a running action of another session is orphaned, and may reconcile it at once
-instead of waiting for its lease. When the lock is lost on the way, the turn ends without another write.
-
-The order is written once, in `_turn`, as a generator over two effects; a sync and an async driver carry it out.
+Owns the thread's lock and the two drivers, sync and async, of what happens under it (`settled.graph.turn`). The lock
+lives on a connection of its own and dies with its process, so whoever holds it knows that a running action of another
+session is orphaned, and may reconcile it at once instead of waiting for its lease. When the lock is lost on the way,
+the turn ends without another write.
 """
 
 import asyncio
