@@ -820,7 +820,9 @@ def test_looking_at_every_128th_character_misses_no_run(text: str) -> None:
 
 
 def test_a_small_call_costs_microseconds() -> None:
-    """Well under 60 microseconds on an idle machine; ten times that here, since tests share theirs."""
+    """Well under 60 microseconds on an idle machine; the bound is far above that, since tests share theirs, and below
+    what it costs to build for each call what is kept for each annotation.
+    """
     annotations = {"amount": Annotated[Decimal, Precision(2)], "employee_id": str}
     values = {"employee_id": "E-7", "invoice_id": "INV-102", "amount": Decimal("118.5"), "limit": 80, "memo": "taxi"}
     best = 1.0
@@ -829,4 +831,4 @@ def test_a_small_call_costs_microseconds() -> None:
         fingerprint_of(arguments_bytes(values, annotations))
         _intent(values, annotations)
         best = min(best, time.perf_counter() - start)
-    assert best < 600e-6
+    assert best < 2e-3

@@ -149,7 +149,7 @@ def test_at_most_two_kilobytes_of_log_beyond_the_payload(narrow: Ledger) -> None
 
     remote = Remote()
 
-    @action(risk="non_idempotent_write", remote="dedupes", identity=("order",))
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order",))
     def pay(order: str, note: Annotated[str, Incidental()] = "x" * 200) -> object:
         return {**dict.fromkeys(["a", "b"], "y" * 100), "receipt": remote.do(order=order).receipt}
 

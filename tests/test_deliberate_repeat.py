@@ -248,7 +248,6 @@ async def test_a_repeat_that_waits_does_not_stand_in_the_way_of_a_later_day(door
         await ledger.aclose()
 
 
-@pytest.mark.xfail(strict=True, reason="the intent's newest action hides an approved repeat: the person is asked again")
 @both_doors
 async def test_an_approved_repeat_runs_though_something_newer_was_done_meanwhile(door: Door, database_url: str) -> None:
     """An open action never leaves the window: who asks for the repeat again meets it, and its approval is spent."""

@@ -23,7 +23,11 @@ from settled.tools.contract import ActionTool
 
 def paying(remote: Remote, *, asynchronous: bool = False) -> ActionTool:
     declare = action(
-        risk="non_idempotent_write", identity="all", remote="opaque", timeout=3.0, name="apay" if asynchronous else "pay"
+        risk="non_idempotent_write",
+        identity="all",
+        remote="opaque",
+        timeout=3.0,
+        name="apay" if asynchronous else "pay",
     )
     if asynchronous:
 
@@ -113,8 +117,10 @@ def test_a_forked_child_performs_and_leaves_its_parent_alone(database_url: str, 
         "status": 0,
         "same connection": True,
         "lock": True,
-        "said": [[["succeeded", f"R-{done + n}"] for n in (1, 2)] + [["duplicate", f"R-{done + 1}"]]]
-        + [[["duplicate", f"R-{done + 1}"], ["succeeded", f"R-{done + 3}"], ["duplicate", f"R-{done + 1}"]]],
+        "said": [
+            [["succeeded", f"R-{done + 1}"], ["succeeded", f"R-{done + 2}"], ["duplicate", f"R-{done + 1}"]],
+            [["duplicate", f"R-{done + 1}"], ["succeeded", f"R-{done + 3}"], ["duplicate", f"R-{done + 1}"]],
+        ],
     }
     assert states(database_url) == ["succeeded"] * Remote(database_url).count()
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,15 +25,24 @@ async def called(mode: str, tool: object, ledger: Ledger) -> Outcome:
     return await asyncio.to_thread(perform, tool, CALL, ledger=ledger, thread_id="t")
 
 
+async def until(true: Callable[[], bool]) -> None:
+    """Wait until a reply has been recorded; what it did is for the test to say."""
+    end = time.monotonic() + 10
+    while not await asyncio.to_thread(true):
+        if time.monotonic() > end:
+            break
+        await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 async def test_it_settles_an_action_that_is_in_the_manual_queue(ledger: Ledger, database_url: str, mode: str) -> None:
     """Nobody could ask, so a person was called; the reply itself answers, and the next call has its receipt."""
     with Remote(database_url, dedupes=False) as remote:
-        remote.next(late(0.7))
+        remote.next(late(1.2))
         tool = payment(remote.url, asynchronous=mode == "async", **OPAQUE)
         first = await called(mode, tool, ledger)
         assert (first.code, first.state, first.receipt) == ("manual_review", State.UNKNOWN, None)
-        await asyncio.sleep(0.9)
+        await until(lambda: row(ledger, first.action_id).settled_at is not None)
         action = row(ledger, first.action_id)
         assert (action.state, action.receipt, action.evidence) == (State.SUCCEEDED, "R-1", "reply")
         assert triggers(ledger, first.action_id) == ["plan", "approve", "claim", "lose", "escalate", "succeed"]
@@ -58,13 +68,13 @@ async def test_it_settles_an_action_that_is_being_reconciled(ledger: Ledger, dat
 @pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.deep), "async"])
 async def test_a_late_no_settles_it_as_rejected(ledger: Ledger, database_url: str, mode: str) -> None:
     """The reply says that the business refuses: nothing was done, and that is what is recorded."""
-    no = Fault(commits=False, status=409, after_s=0.7, body={"message": "order O-1 was paid already"})
+    no = Fault(commits=False, status=409, after_s=1.2, body={"message": "order O-1 was paid already"})
     with Remote(database_url, dedupes=False) as remote:
         remote.next(no)
         tool = payment(remote.url, asynchronous=mode == "async", **OPAQUE)
         first = await called(mode, tool, ledger)
         assert first.code == "manual_review"
-        await asyncio.sleep(0.9)
+        await until(lambda: row(ledger, first.action_id).settled_at is not None)
         action = row(ledger, first.action_id)
         assert (action.state, action.code, action.reason) == (State.FAILED, "rejected", "order O-1 was paid already")
         assert remote.count() == 0
@@ -79,7 +89,10 @@ async def test_after_a_resend_the_first_reply_is_only_evidence(ledger: Ledger, d
         end = await called(mode, tool, ledger)
         assert (end.code, end.receipt, end.attempts, remote.count(), remote.posts()) == ("succeeded", "R-1", 2, 1, 2)
         settled_at = row(ledger, end.action_id).settled_at
-        await asyncio.sleep(1.2)
+        if mode == "sync":
+            await until(lambda: timeline(ledger, end.action_id)[-1].trigger == "late")
+        else:
+            await asyncio.sleep(1.2)
         after = row(ledger, end.action_id)
         assert (after.state, after.settled_at, after.fencing_token) == (State.SUCCEEDED, settled_at, 2)
         if mode == "sync":  # an async body is let go of at the end of its settle window

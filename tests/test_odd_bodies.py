@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 
 from acts import Door, action_of, both_doors, events_of, rows, through_sync
-from settled import Code, ContractError, Found, Invalid, Ledger, Outcome, Rejected, State, Succeeded, Unknown, action, perform
+from settled import (
+    Code,
+    ContractError,
+    Found,
+    Invalid,
+    Ledger,
+    Outcome,
+    Rejected,
+    State,
+    Succeeded,
+    Unknown,
+    action,
+    perform,
+)
 from settled.tools.contract import ActionTool
 from settled.tools.outcome import Ended
 
@@ -165,9 +178,7 @@ async def test_a_stop_iteration_of_a_query_tells_nothing_and_is_heard_at_once(
 ) -> None:
     """It could not tell; a person decides, long before the query's timeout."""
     begun = time.monotonic()
-    asking = tool(
-        lambda: Unknown("no answer"), remote="queryable", query=query, settle_window=SLOW_S, deadline=SLOW_S
-    )
+    asking = tool(lambda: Unknown("no answer"), remote="queryable", query=query, settle_window=SLOW_S, deadline=SLOW_S)
     call: Awaitable[Any] = door(asking, [1], ledger=ledger)
     watched = asyncio.ensure_future(call)
     while not any(await asyncio.to_thread(_asked, ledger)):

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import psycopg
 import pytest
 
-from acts import Remote, opened, rows, through_async, through_sync
+from acts import Remote, opened, states, through_async, through_sync
 from settled import Code, Ledger, Outcome, State, action, aperform, perform
+from settled.state import pools
 from settled.tools import leases
 from settled.tools.contract import ActionTool
 
@@ -23,7 +24,7 @@ AT_ONCE_S = 3.0
 def pay(remote: Remote, *, before: Callable[[], object] = lambda: None, timeout: float = 5.0) -> ActionTool:
     @action(
         risk="non_idempotent_write", remote="dedupes", identity="all", query=remote.find,
-        timeout=timeout, settle_window=timeout, lease=timeout + 0.2,
+        timeout=timeout, settle_window=10, lease=timeout + 0.2,
     )  # fmt: skip
     def pay(order: int) -> object:
         before()
@@ -53,17 +54,47 @@ def until(true: Callable[[], bool], within_s: float = 10.0) -> bool:
     return True
 
 
+def in_a_loop_of_its_own(tool: ActionTool, order: int, ledger: Ledger) -> Outcome:
+    """Call it as a script does, in a thread that the test can leave: it must end, also while a connection is opened."""
+    ended: list[Outcome] = []
+    loop = threading.Thread(
+        target=lambda: ended.append(asyncio.run(aperform(tool, [order], ledger=ledger, thread_id="t"))), daemon=True
+    )
+    loop.start()
+    loop.join(20)
+    assert ended, "asyncio.run did not come back"
+    return ended[0]
+
+
 def test_twenty_event_loops_leave_the_connections_of_one(database_url: str) -> None:
     """`asyncio.run` for each call, as scripts and tests do it: what a loop that has ended left open is closed."""
     remote, size = Remote(), 2
     with opened(database_url, max_connections=size) as ledger:
         tool = pay(remote)
         for order in range(20):
-            outcome = asyncio.run(aperform(tool, [order], ledger=ledger, thread_id="t"))
-            assert outcome.code == Code.SUCCEEDED
+            assert in_a_loop_of_its_own(tool, order, ledger).code == Code.SUCCEEDED
         assert until(lambda: backends(database_url) <= size), backends(database_url)
     assert until(lambda: backends(database_url) == 0), "close() closes what ended loops have left open"
     assert len(remote.effects) == 20
+
+
+def test_an_event_loop_may_end_while_its_pool_opens_a_connection(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pool opens one more when several ask at once; `asyncio.run` comes back all the same."""
+    monkeypatch.setattr(pools, "_KEEP_PLANS", b"SELECT pg_advisory_lock(7)")  # the first has it, the second waits
+    codes: list[str] = []
+
+    async def main(ledger: Ledger) -> None:
+        calls = [aperform(pay(Remote()), [n], ledger=ledger, thread_id="t") for n in range(4)]
+        codes.extend(outcome.code for outcome in await asyncio.gather(*calls))
+
+    with opened(database_url) as ledger:
+        loop = threading.Thread(target=lambda: asyncio.run(main(ledger)), daemon=True)
+        loop.start()
+        loop.join(10)
+        assert codes == [Code.SUCCEEDED] * 4
+        assert not loop.is_alive(), "asyncio.run did not come back"
 
 
 async def test_a_call_on_a_closed_ledger_is_answered_at_once(database_url: str) -> None:
@@ -151,7 +182,7 @@ def test_a_reply_that_comes_after_close_opens_nothing(database_url: str, caplog:
         stopping: list[Outcome] = []
         caller = threading.Thread(target=lambda: stopping.append(perform(tool, [1], ledger=ledger, thread_id="t")))
         caller.start()
-        assert until(lambda: [r["state"] for r in rows(database_url, "SELECT state FROM settled.actions")] == ["unknown"])
+        assert until(lambda: states(database_url) == ["unknown"])
     caller.join(20)
     with caplog.at_level(logging.ERROR, "settled"):
         begun = time.monotonic()
@@ -174,7 +205,7 @@ def test_a_closed_ledger_is_forgotten(database_url: str, monkeypatch: pytest.Mon
     def use() -> "weakref.ref[Ledger]":
         with opened(database_url) as ledger:
             perform(pay(remote), [1], ledger=ledger, thread_id="t")
-            asyncio.run(aperform(pay(remote), [2], ledger=ledger, thread_id="t"))
+            in_a_loop_of_its_own(pay(remote), 2, ledger)
             return weakref.ref(ledger)
 
     used = [use() for _ in range(3)]
@@ -183,5 +214,5 @@ def test_a_closed_ledger_is_forgotten(database_url: str, monkeypatch: pytest.Mon
         gc.collect()
         return all(ledger() is None for ledger in used)
 
-    assert until(forgotten), gc.get_referrers(*[ledger() for ledger in used])
-    assert not [thread for thread in threading.enumerate() if thread.name == "settled-leases"]
+    assert until(forgotten)
+    assert until(lambda: not [thread for thread in threading.enumerate() if thread.name == "settled-leases"])

@@ -1,10 +1,10 @@
 """A `Secret()` argument is hashed, encrypted at rest, and never shown."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
-import time
 from typing import Annotated, Any
 
 import psycopg
@@ -12,7 +12,7 @@ import pytest
 from cryptography.fernet import Fernet, InvalidToken
 
 from acts import Door, Remote, action_of, both_doors, opened, rows
-from settled import Code, ContractError, Inquiry, Ledger, Outcome, Secret, State, action, aperform, perform
+from settled import Code, ContractError, Inquiry, Ledger, Outcome, Secret, State, action, perform
 from settled.tools.contract import ActionTool
 from settled.tools.effects import Found
 from settled.tools.outcome import Unknown
@@ -205,7 +205,7 @@ async def test_after_a_restart_with_another_key_an_open_action_is_asked_about_by
     remote, inquiries = Remote(), list[Inquiry]()
     with opened(database_url, secret_key=Fernet.generate_key().decode()) as ledger:
         await interrupted(lost(remote, known_by=inquiries), ledger)
-    time.sleep(1.1)  # whoever stopped had the first right to ask, for a second
+    await asyncio.sleep(1.1)  # whoever stopped had the first right to ask, for a second
     with opened(database_url, secret_key=Fernet.generate_key().decode()) as other:
         outcome = await door(lost(remote, known_by=inquiries), ["A-1", PLAIN], ledger=other)
         await other.aclose()
@@ -230,13 +230,14 @@ async def test_a_new_key_beside_the_old_one_reads_what_the_old_one_sealed(door: 
 
     with opened(database_url, secret_key=old) as ledger:
         await interrupted(put, ledger)
-    time.sleep(1.1)
+    await asyncio.sleep(1.1)
     with opened(database_url, secret_key=f"{new}, {old}") as both:
         outcome: Outcome = await door(put, ["A-1", PLAIN], ledger=both)
         await door(put, ["A-2", PLAIN], ledger=both)
         await both.aclose()
     assert (outcome.code, outcome.receipt, got[:2]) == (Code.SUCCEEDED, "R-1", [PLAIN, PLAIN])
-    sealed = [row["arguments"]["card"]["$secret"] for row in rows(database_url, "SELECT arguments FROM settled.actions")]
+    stored = rows(database_url, "SELECT arguments FROM settled.actions")
+    sealed = [row["arguments"]["card"]["$secret"] for row in stored]
     openers = [[key for key in (old, new) if opens(key, text)] for text in sealed]
     assert sorted(openers) == sorted([[old], [new]])
 
@@ -249,21 +250,23 @@ def opens(key: str, text: str) -> bool:
 
 
 @pytest.mark.parametrize("key", ["hunter2", "", "a,b", Fernet.generate_key().decode() + ",hunter2"], ids=range(4))
-@pytest.mark.parametrize("door", ["sync", "async"])
+@both_doors
 async def test_a_malformed_key_is_a_fault_of_the_set_up(
-    door: str, key: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+    door: Door, key: str, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A typed error that names the setting and not its value, before anything happens."""
     monkeypatch.delenv("SETTLED_SECRET_KEY", raising=False)
     got: list[str] = []
-    with pytest.raises(ContractError, match="SETTLED_SECRET_KEY") as raised, opened(database_url, secret_key=key) as it:
-        if door == "sync":
-            perform(charge(got), ["A-1", PLAIN], ledger=it, thread_id="t")
-        else:
-            await aperform(charge(got), ["A-1", PLAIN], ledger=it, thread_id="t")
+    with pytest.raises(ContractError, match="SETTLED_SECRET_KEY") as raised:
+        await with_key(key, door, charge(got), database_url)
     assert "hunter2" not in str(raised.value)
     assert got == []
     assert rows(database_url, "SELECT id FROM settled.actions") == []
+
+
+async def with_key(key: str, door: Door, tool: ActionTool, url: str) -> None:
+    with opened(url, secret_key=key) as ledger:
+        await door(tool, ["A-1", PLAIN], ledger=ledger)
 
 
 def test_the_command_line_shows_no_secret(database_url: str) -> None:

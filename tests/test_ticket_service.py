@@ -197,22 +197,29 @@ def test_commit_and_500_hides_the_effect(service: Client) -> None:
     assert service.count() == 1
 
 
+def shows(service: Client, key: str) -> bool:
+    """Whether the one record of a key is found soon: a loaded machine takes its time."""
+    end = time.monotonic() + 10
+    while not (found := service.find(key)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return len(found) == 1
+
+
 def test_commit_and_delay_answers_after_the_client_has_left(service: Client) -> None:
     service.faults(next=[{"kind": "commit_and_delay", "seconds": 1}])
     key = uuid4().hex
     with pytest.raises(httpx2.ReadTimeout):
         service.create(key, timeout=0.3)
-    assert len(service.find(key)) == 1
+    assert shows(service, key)
 
 
 def test_delay_before_commit_takes_effect_after_the_client_has_left(service: Client) -> None:
-    service.faults(next=[{"kind": "delay_before_commit", "seconds": 0.6}])
+    service.faults(next=[{"kind": "delay_before_commit", "seconds": 1.5}])
     key = uuid4().hex
     with pytest.raises(httpx2.ReadTimeout):
         service.create(key, timeout=0.2)
     assert service.find(key) == []
-    time.sleep(0.6)
-    assert len(service.find(key)) == 1
+    assert shows(service, key)
 
 
 @pytest.mark.parametrize(("kind", "status"), [("refuse_503", 503), ("refuse_429", 429)])
@@ -236,12 +243,12 @@ def test_freeze_neither_acts_nor_answers_and_the_rest_goes_on(service: Client) -
 
 
 def test_a_lagging_replica_does_not_show_the_newest(service: Client) -> None:
-    service.faults(lag_s=0.5)
+    service.faults(lag_s=60)
     key = uuid4().hex
     service.create(key)
     assert service.find(key) == []
-    time.sleep(0.6)
-    assert len(service.find(key)) == 1
+    service.faults(lag_s=0.3)
+    assert shows(service, key)
 
 
 def test_no_query_answers_every_question_with_501(service: Client) -> None:

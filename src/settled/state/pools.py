@@ -10,7 +10,7 @@ import select
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -37,10 +37,11 @@ _INHERITED: list[object] = []
 
 @dataclass
 class _LoopPool:
-    """The pool of an event loop, and its connections: they outlive a loop that ends without closing it."""
+    """The pool of an event loop, the task that closes it, and its connections: they outlive a loop that was killed."""
 
     pool: AsyncConnectionPool[AsyncConnection]
-    connections: WeakSet[AsyncConnection] = field(default_factory=WeakSet)
+    closing: "asyncio.Task[None]"
+    connections: WeakSet[AsyncConnection]
 
 
 class Pools:
@@ -80,7 +81,7 @@ class Pools:
         if known is None:
             _refuse_proactor(running)
             self._drop_ended_loops()
-            known = self._loops[running] = self._pool_for_loop()
+            known = self._loops[running] = self._pool_for_loop(running)
             await known.pool.open()
         return known.pool
 
@@ -96,7 +97,8 @@ class Pools:
         """Close the pool of the running event loop."""
         known = self._loops.pop(asyncio.get_running_loop(), None)
         if known is not None:
-            await known.pool.close()
+            known.closing.cancel()
+            await asyncio.wait({known.closing})
 
     def checkpoint(self, size: int) -> ConnectionPool[psycopg.Connection[DictRow]]:
         """Return a pool, not yet open, as LangGraph's saver needs it."""
@@ -125,7 +127,7 @@ class Pools:
         if self._closed:
             raise LedgerUnavailable("the ledger is closed")
 
-    def _pool_for_loop(self) -> _LoopPool:
+    def _pool_for_loop(self, loop: asyncio.AbstractEventLoop) -> _LoopPool:
         connections: WeakSet[AsyncConnection] = WeakSet()
         pool = AsyncConnectionPool(
             self._url,
@@ -136,7 +138,7 @@ class Pools:
             configure=_remembering(connections, keep_plans=self._prepare),
             open=False,
         )
-        return _LoopPool(pool, connections)
+        return _LoopPool(pool, loop.create_task(_close_at_the_end(pool)), connections)
 
     def _drop_ended_loops(self) -> None:
         """Close the connections of loops that have ended; their pools can no longer do it."""
@@ -149,6 +151,16 @@ class Pools:
 
     def _saver_args(self) -> dict[str, Any]:
         return {"autocommit": True, "row_factory": dict_row, "prepare_threshold": 0 if self._prepare else None}
+
+
+async def _close_at_the_end(pool: AsyncConnectionPool[AsyncConnection]) -> None:
+    """Close a pool when this task is cancelled: by `aclose`, or by a loop that ends and cancels all tasks. (The
+    pool's own workers may swallow that cancellation, and the loop would wait for them for ever.)
+    """
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        await pool.close()
 
 
 def _remembering(

@@ -48,8 +48,10 @@ told AS (
 
 -- name: _other
 -- The id of the action that has the intent (this occurrence of it, or a later one), else of the one that has the business key.
--- A deliberate repeat that waits for its approval, or never got it, does not hide from a plain call what was done before.
+-- A deliberate repeat meets itself first. One that waits for its approval, or never got it, does not hide from a plain call what was done before.
 COALESCE(
+    CASE WHEN %(repeat_of)s::text IS NOT NULL THEN (SELECT id FROM settled.actions
+        WHERE tenant = %(tenant)s AND intent = %(intent)s AND repeat_of = %(repeat_of)s ORDER BY occurrence DESC LIMIT 1) END,
     (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND intent = %(intent)s AND occurrence >= %(occurrence)s
         AND (%(repeat_of)s::text IS NOT NULL OR repeat_of IS NULL OR state NOT IN ('planned', 'approved', 'cancelled'))
         ORDER BY occurrence DESC LIMIT 1),
