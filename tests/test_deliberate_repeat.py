@@ -263,3 +263,18 @@ async def test_an_approved_repeat_runs_though_something_newer_was_done_meanwhile
         done = await door(tool, repeat, ledger=ledger)
         await ledger.aclose()
         assert (done.code, done.receipt, done.action_id) == (Code.SUCCEEDED, "RF-3", waiting.action_id)
+
+
+async def test_a_waiting_repeat_makes_no_room_for_two_of_the_next_call(database_url: str) -> None:
+    """The first is out of its window and a repeat waits at the next place: of six calls at once, one has an effect."""
+    for n in range(5):
+        remote, clock = Remote(), Clock()
+        order = {"order_id": f"A-{n}", "amount": 25}
+        tool = refund(remote)
+        with opened(database_url, clock=clock) as ledger:
+            first = await through_sync(tool, order, ledger=ledger)
+            await through_sync(tool, {**order, "repeat_of": first.action_id}, ledger=ledger)
+            clock.sleep(25 * 3600)
+            ends = await asyncio.gather(*(through_sync(tool, order, ledger=ledger) for _ in range(6)))
+        assert len(remote.effects) == 2, [end.code for end in ends]
+        assert len({end.action_id for end in ends}) == 1

@@ -283,3 +283,29 @@ def test_the_command_line_shows_no_secret(database_url: str) -> None:
             assert done.returncode == 0, done.stderr
             assert str(outcome.action_id) in done.stdout
             assert PLAIN not in done.stdout + done.stderr
+
+
+@both_doors
+async def test_a_process_without_the_key_never_says_that_nothing_was_done(door: Door, database_url: str) -> None:
+    """It cannot read what was sent, so it asks with what its own call says, and settles nothing as failed."""
+    bank: list[str] = []
+
+    def query(inquiry: Inquiry) -> object:
+        return Found("RF-1") if inquiry.arguments["iban"] in bank else Absent()
+
+    @action(
+        risk="non_idempotent_write", remote="queryable", identity=("order",), unique=("order",), query=query,
+        resend_when_absent=True, timeout=0.3, lease=0.5, settle_window=0.3, deadline=3,
+    )  # fmt: skip
+    def pay(order: str, iban: Annotated[str, Secret()]) -> object:
+        bank.append(iban)
+        raise KeyboardInterrupt
+
+    with opened(database_url, secret_key=Fernet.generate_key().decode()) as ledger:
+        await interrupted(pay, ledger)
+    await asyncio.sleep(1.1)
+    with opened(database_url, secret_key=Fernet.generate_key().decode()) as other:
+        outcome = await door(pay, ["A-1", PLAIN], ledger=other)
+        await other.aclose()
+    assert (outcome.code, outcome.receipt) == (Code.SUCCEEDED, "RF-1")
+    assert bank == [PLAIN]

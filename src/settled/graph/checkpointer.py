@@ -14,6 +14,7 @@ outlives a crash of the *server* goes on from a checkpoint that is lost, and the
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, NoReturn
@@ -29,8 +30,16 @@ MAX_CONNECTIONS = 8
 """A saver's call holds a connection for about a millisecond."""
 
 
+class AsyncSaver(AsyncPostgresSaver):
+    """A saver for `ainvoke`. `process` is the one that opened it: a forked child has none of its threads."""
+
+    process: int
+
+
 class SyncSaver(PostgresSaver):
-    """A saver for `invoke`; under `ainvoke` it says at the first step what to open instead."""
+    """A saver for `invoke`; under `ainvoke` it says at the first step what to open instead. `process` as above."""
+
+    process: int
 
     async def aget_tuple(self, config: Any) -> NoReturn:
         """Refuse."""
@@ -44,6 +53,7 @@ def open_checkpointer(ledger: Ledger, *, max_connections: int = MAX_CONNECTIONS)
     pool = ledger.pools.checkpoint(max_connections)
     with pool:
         saver = SyncSaver(pool)
+        saver.process = os.getpid()
         saver.lock = nullcontext()  # type: ignore[assignment]
         yield saver
 
@@ -56,7 +66,8 @@ async def aopen_checkpointer(
     await asyncio.to_thread(_set_up, ledger)
     pool = ledger.pools.acheckpoint(max_connections)
     async with pool:
-        saver = AsyncPostgresSaver(pool)
+        saver = AsyncSaver(pool)
+        saver.process = os.getpid()
         saver.lock = nullcontext()  # type: ignore[assignment]
         yield saver
 

@@ -18,6 +18,7 @@ plain agent.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal, TypedDict, TypeVar, assert_never, get_args
 
 from langchain_core.runnables import RunnableConfig
@@ -325,8 +326,22 @@ def _recall(request: Request, handle: Handle) -> Query[Action | None]:
 
 
 def _unless_known(refused: Answer, request: Request, known: Action | None) -> Answer:
-    """Return a refusal, which says that nothing was done; or what is known of the action, if the call had begun one."""
-    return refused if known is None else answer_of(recalled(known, request["language"]))
+    """Return a refusal, which says that nothing was done; or what is known of the action that this very call began."""
+    if known is None or request["error"] is not None or not _agree(request["args"], known.arguments):
+        return refused
+    return answer_of(recalled(known, request["language"]))
+
+
+def _agree(sent: Mapping[str, object], stored: Mapping[str, object]) -> bool:
+    """Whether a call's arguments are those of an action as far as both name them; "118.50" and 118.5 are the same."""
+    return all(_plain(sent[name]) == _plain(stored[name]) for name in sent.keys() & stored.keys())
+
+
+def _plain(value: object) -> object:
+    try:
+        return Decimal(str(value))
+    except ArithmeticError:
+        return value
 
 
 def _straight(flight: Flight, where: Where) -> Steps[Where]:

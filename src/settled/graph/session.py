@@ -8,6 +8,7 @@ the turn ends without another write.
 
 import asyncio
 import logging
+import os
 import signal
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -206,6 +207,8 @@ class Session:
     def _new_lock(self) -> ThreadLock:
         if self._control.drain_requested:
             raise ThreadBusy("this session has been drained: another one continues the thread")
+        if getattr(self._agent.checkpointer, "process", os.getpid()) != os.getpid():
+            raise ContractError("a forked process cannot use its parent's checkpointer: open one after the fork")
         return self._ledger.thread_lock(self._handle.tenant, self._handle.thread_id)
 
     def _polls(self) -> Iterator[float]:

@@ -80,15 +80,17 @@ class Pools:
         known = self._loops.get(running)
         if known is None:
             _refuse_proactor(running)
-            self._drop_ended_loops()
-            known = self._loops[running] = self._pool_for_loop(running)
+            with self._opening:
+                self._drop_ended_loops()
+                known = self._loops[running] = self._pool_for_loop(running)
             await known.pool.open()
         return known.pool
 
     def close(self) -> None:
         """Close the pool for threads, for good; pools of loops are closed by `aclose` in their loop."""
         self._closed = True
-        self._drop_ended_loops()
+        with self._opening:
+            self._drop_ended_loops()
         if self._sync is not None:
             self._sync.close()
             self._sync = None

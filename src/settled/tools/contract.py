@@ -51,7 +51,7 @@ class ContractWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Inquiry:
-    """What the author's query is given: the action that nobody knows the outcome of."""
+    """What the author's query is given: the action whose outcome nobody knows, with its arguments, secrets too."""
 
     action_id: str
     idempotency_key: str
@@ -59,7 +59,7 @@ class Inquiry:
     tenant: str
     thread_id: str
     attempt: int
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] = field(repr=False)
 
 
 QueryFunction: TypeAlias = Callable[[Inquiry], Answer | Awaitable[Answer]]

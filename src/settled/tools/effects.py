@@ -41,9 +41,14 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask the remote side what became of an action, through the author's query. Answered by an Answer, or Stopped."""
+    """Ask the remote side what became of an action, through the author's query. Answered by an Answer, or Stopped.
+
+    `values` are the arguments of the call that asks, which is for the same thing: for where the stored ones cannot be
+    read.
+    """
 
     action: Action
+    values: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +112,9 @@ def read(values: Mapping[str, object]) -> Steps[AttemptOutcome | Stopped]:
     return outcome
 
 
-def probe(action: Action) -> Steps[Answer | Stopped]:
+def probe(action: Action, values: Mapping[str, object]) -> Steps[Answer | Stopped]:
     """Ask the remote side once, typed."""
-    answer: Answer | Stopped = yield Probe(action)
+    answer: Answer | Stopped = yield Probe(action, values)
     return answer
 
 

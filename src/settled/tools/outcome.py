@@ -82,6 +82,10 @@ class Unknown:
 AttemptOutcome: TypeAlias = Succeeded | Refused | Rejected | Invalid | Forbidden | Conflict | Unknown
 
 
+class Unreadable(Exception):
+    """The cause of an attempt that was not made: this process cannot read the action's stored arguments."""
+
+
 class Ended(Exception):
     """Raised by code deep inside a tool's body to end the attempt with `outcome`."""
 

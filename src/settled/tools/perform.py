@@ -79,7 +79,7 @@ def perform(
     Bad arguments, a refusal, an unknown outcome and a ledger that is away are answers, not exceptions. Raises
     ContractError for a tool without a contract.
     """
-    options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s, random=random)
+    options = Options(thread_id, tenant, decision, requester, correlation_id, language or "en", wait_s, random=random)
     visit = _begin(contract_of(tool), arguments, options, ledger, world)
     return visit if isinstance(visit, Outcome) else visit.runner.drive(_carried(visit))
 
@@ -102,7 +102,7 @@ async def aperform(
     """As `perform`, in an event loop. When it is cancelled, what is known is recorded before the cancellation goes
     on.
     """
-    options = Options(thread_id, tenant, decision, requester, correlation_id, language, wait_s, random=random)
+    options = Options(thread_id, tenant, decision, requester, correlation_id, language or "en", wait_s, random=random)
     visit = _begin(contract_of(tool), arguments, options, ledger, world)
     return visit if isinstance(visit, Outcome) else await visit.runner.adrive(_carried(visit))
 

@@ -27,6 +27,7 @@ from settled.tools.outcome import (
     Rejected,
     Succeeded,
     Unknown,
+    Unreadable,
 )
 from settled.tools.reconcile import Finding, Left, ManualReview, Matched, Moved, Resend, StillManual
 from settled.tools.recording import answer, load, settlement, write
@@ -82,12 +83,14 @@ def plan(call: Call) -> Steps[Standing]:
     occurrence, unseen = call.plan.occurrence, 0
     for _ in range(RACES):
         met = yield from ask(ledger.plan(call.as_occurrence(occurrence)))
-        unseen = unseen + 1 if met is None else 0
-        # Once, a race; again, an occurrence that is taken by a repeat which this call may not meet.
-        first = Again(occurrence + unseen // 2) if met is None else stand(call, met)
+        if met is None:
+            # Once, a race; twice at one occurrence, a repeat has it which this call may not meet.
+            occurrence, unseen = (occurrence + 1, 0) if unseen else (occurrence, 1)
+            continue
+        first = stand(call, met)
         if not isinstance(first, Again):
             return (yield from _follow(call, first))
-        occurrence = first.occurrence
+        occurrence, unseen = first.occurrence, 0
     raise AssertionError(f"{call.contract.name}: the ledger neither began nor showed an action {RACES} times")
 
 
@@ -271,6 +274,8 @@ def _record(call: Call, action: Action, claim: Claim, outcome: AttemptOutcome | 
             return (yield from _give_up(call, claim, "stopped before it was sent", stopped=True))
         case Stopped():
             return (yield from _lose(call, claim, "the caller stopped while it was in flight", stopped=True))
+        case Unknown(reason=reason, cause=cause) if cause is Unreadable:
+            return (yield from _doubt(call, claim, reason))
         case Unknown(reason=reason):
             return (yield from _lose(call, claim, reason))
         case Refused():

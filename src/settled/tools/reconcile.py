@@ -87,7 +87,7 @@ def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
         return (yield from _without_query(call, unsettled))
     asked_at, wait_s = action.now, FIRST_WAIT_S
     while True:
-        answer = yield from probe(action)
+        answer = yield from probe(action, call.values)
         if isinstance(answer, Stopped):
             return Left(action)
         if isinstance(answer, Found):
@@ -106,7 +106,7 @@ def reconcile(call: Call, unsettled: Unsettled) -> Steps[Finding]:
 
 def _look_again(call: Call, action: Action) -> Steps[Finding]:
     """Ask once for an action in the manual queue: a person decides, unless the remote side can tell by now."""
-    answer = yield from probe(action)
+    answer = yield from probe(action, call.values)
     if isinstance(answer, Stopped):
         return Left(action)
     finding = _found(call, action, answer) if isinstance(answer, Found) else None

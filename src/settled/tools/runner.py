@@ -9,10 +9,10 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar, assert_never, cast
 
@@ -34,7 +34,7 @@ from settled.tools.context import CURRENT, ActionContext
 from settled.tools.contract import Contract, Inquiry, QueryFunction
 from settled.tools.effects import Answer, Ask, Effect, Inconclusive, Invoke, Probe, Read, Sleep, Steps, Stopped
 from settled.tools.leases import keeper_of
-from settled.tools.outcome import AttemptOutcome, Ended, Invalid, Refused, Unknown
+from settled.tools.outcome import AttemptOutcome, Ended, Refused, Unknown, Unreadable
 from settled.tools.protocol import late
 
 R = TypeVar("R")
@@ -177,8 +177,8 @@ class Runner:
                 return self._invoke(action, claim)
             case Read(values=values):
                 return self._read(dict(values))
-            case Probe(action=action):
-                return self._probe(action)
+            case Probe(action=action, values=values):
+                return self._probe(action, values)
             case Sleep(seconds=seconds):
                 return self.world.sleep(seconds)
             case _:
@@ -190,8 +190,8 @@ class Runner:
                 return await self._ainvoke(action, claim)
             case Read(values=values):
                 return await self._aread(dict(values))
-            case Probe(action=action):
-                return await self._aprobe(action)
+            case Probe(action=action, values=values):
+                return await self._aprobe(action, values)
             case Sleep(seconds=seconds):
                 return await self.world.asleep(seconds)
             case _:
@@ -216,7 +216,7 @@ class Runner:
         try:
             values = restored(self.contract, action, self.store)
         except InvalidArguments as error:
-            return Invalid(error.rule, error.field)
+            return _unreadable(error)
         timeout_s = self._time_left(action)
         if timeout_s <= 0:
             return Refused("its time was over before it was called")
@@ -237,7 +237,7 @@ class Runner:
         try:
             values = restored(self.contract, action, self.store)
         except InvalidArguments as error:
-            return Invalid(error.rule, error.field)
+            return _unreadable(error)
         timeout_s = self._time_left(action)
         if timeout_s <= 0:
             return Refused("its time was over before it was called")
@@ -316,26 +316,19 @@ class Runner:
 
     async def _aread(self, values: dict[str, Any]) -> AttemptOutcome:
         body = asyncio.ensure_future(bodies.astart(self.contract.function, **values))
-        done, _ = await asyncio.wait({body}, timeout=self.contract.timeout_s)
-        if not done:
-            body.cancel()
-            return TIMED_OUT
-        return self._ended(body, None)
+        await _within(body, self.contract.timeout_s)
+        return self._ended(body, None) if body.done() else TIMED_OUT
 
-    def _probe(self, action: Action) -> Answer:
-        with self._asking(action) as inquiry:
+    def _probe(self, action: Action, values: Mapping[str, object]) -> Answer:
+        with self._asking(action, values) as inquiry:
             query = bodies.start(self._query, inquiry)
             wait([query], self.contract.timeout_s)
         return _answered(query) if query.done() else _NO_ANSWER
 
-    async def _aprobe(self, action: Action) -> Answer:
-        with self._asking(action) as inquiry:
+    async def _aprobe(self, action: Action, values: Mapping[str, object]) -> Answer:
+        with self._asking(action, values) as inquiry:
             query = asyncio.ensure_future(bodies.astart(self._query, inquiry))
-            try:
-                await asyncio.wait({query}, timeout=self.contract.timeout_s)
-            finally:
-                if not query.done():
-                    query.cancel()
+            await _within(query, self.contract.timeout_s)
         return _answered(query) if query.done() else _NO_ANSWER
 
     @property
@@ -345,14 +338,12 @@ class Runner:
         return query
 
     @contextmanager
-    def _asking(self, action: Action) -> Generator[Inquiry]:
+    def _asking(self, action: Action, values: Mapping[str, object]) -> Generator[Inquiry]:
         """Set the context of a query: its requests count for no attempt, and no lease bounds them."""
         claim = Claim(action.tenant, action.id, action.fencing_token, "")
         with _current(context_of(action, claim, lease_ends=math.inf, timeout_s=self.contract.timeout_s)):
-            try:
+            with suppress(InvalidArguments):  # the tool has changed since, or a secret's key is not here
                 values = restored(self.contract, action, self.store)
-            except InvalidArguments:  # the tool's code has changed since: the query may still go by the key
-                values = dict(action.arguments)
             yield inquiry_of(action, values)
 
 
@@ -363,6 +354,20 @@ def _current(context: ActionContext) -> Generator[None]:
         yield
     finally:
         CURRENT.reset(token)
+
+
+async def _within(task: "asyncio.Future[Any]", timeout_s: float) -> None:
+    """Wait for a task that nobody needs any longer than this, and cancel it then, or when the caller is cancelled."""
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        if not task.done():
+            task.cancel()
+
+
+def _unreadable(error: InvalidArguments) -> Unknown:
+    """Return the end of an attempt that cannot be made here. It says nothing about the action: a person decides."""
+    return Unknown(f"its stored arguments cannot be read here ({error})", cause=Unreadable)
 
 
 def _answered(query: AnyFuture) -> Answer:

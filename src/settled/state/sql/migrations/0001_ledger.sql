@@ -146,7 +146,9 @@ BEGIN
                     OLD.idempotency_key, OLD.fingerprint, OLD.arguments::text)
                 AND (NEW.business_key IS NOT DISTINCT FROM OLD.business_key
                     OR (NEW.business_key IS NULL AND NEW.state <> OLD.state))
-                AND NEW.repeat_of IS NOT DISTINCT FROM OLD.repeat_of
+                AND (NEW.summary, NEW.contract_version) = (OLD.summary, OLD.contract_version)
+                AND (NEW.repeat_of, NEW.requester, NEW.correlation_id)
+                    IS NOT DISTINCT FROM (OLD.repeat_of, OLD.requester, OLD.correlation_id)
                 AND (CASE WHEN NEW.version = OLD.version
                     THEN (NEW.state, NEW.trigger, NEW.fencing_token, NEW.attempt)
                         = (OLD.state, OLD.trigger, OLD.fencing_token, OLD.attempt)
@@ -187,6 +189,15 @@ BEGIN
     RAISE EXCEPTION 'events are only ever added' USING ERRCODE = 'ST001';
 END $$;
 
+CREATE FUNCTION settled.guard_decisions() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND NOT EXISTS (
+        SELECT FROM settled.actions WHERE tenant = OLD.tenant AND id = OLD.action_id) THEN
+        RETURN OLD;  -- a purge: the action went first
+    END IF;
+    RAISE EXCEPTION 'a decision keeps the action that it has met' USING ERRCODE = 'ST001';
+END $$;
+
 CREATE FUNCTION settled.guard_truncate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'the ledger cannot be truncated' USING ERRCODE = 'ST001';
@@ -198,3 +209,5 @@ CREATE TRIGGER guard_delete BEFORE DELETE ON settled.actions FOR EACH ROW EXECUT
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON settled.actions EXECUTE FUNCTION settled.guard_truncate();
 CREATE TRIGGER guard_events BEFORE UPDATE OR DELETE ON settled.events FOR EACH ROW EXECUTE FUNCTION settled.guard_events();
 CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON settled.events EXECUTE FUNCTION settled.guard_truncate();
+CREATE TRIGGER guard_decisions BEFORE UPDATE OR DELETE ON settled.decisions FOR EACH ROW EXECUTE FUNCTION settled.guard_decisions();
+CREATE TRIGGER guard_truncate BEFORE TRUNCATE ON settled.decisions EXECUTE FUNCTION settled.guard_truncate();
