@@ -166,3 +166,23 @@ def test_an_action_is_alive_only_during_its_call(setting: Setting) -> None:
     setting.engine.call(setting.request(), setting.handle, {})
     assert len(seen) == 4
     assert not any(is_alive(action) for action in seen)
+
+
+@pytest.mark.parametrize("args", [{"order": "B1", "more": 1}, {"order": 5}, {"order": None}])
+def test_an_edited_call_under_old_ids_is_not_answered_for_the_old_one(setting: Setting, args: dict[str, Any]) -> None:
+    """What was done for order A1 is no answer to a bad call for another order, although all ids are the same."""
+    request = setting.request("A1")
+    assert setting.engine.call(request, setting.handle, {})["code"] == "succeeded"
+    edited = setting.engine.call({**request, "args": args}, setting.handle, {})
+    assert edited["code"] == "invalid"
+    assert setting.remote.count() == 1
+
+
+def test_a_call_whose_tool_is_gone_is_told_what_was_done(setting: Setting) -> None:
+    """The tool was renamed since: never "nothing was carried out"."""
+    request = setting.request("A1")
+    setting.engine.call(request, setting.handle, {})
+    renamed = Engine({"repay": setting.contract}, setting.ledger, REAL)
+    told = renamed.call(request, setting.handle, {})
+    assert (told["code"], told["artifact"]["receipt"]) == ("succeeded", "R-1")
+    assert setting.remote.count() == 1

@@ -14,7 +14,7 @@ from cryptography.fernet import Fernet, InvalidToken
 from acts import Door, Remote, action_of, both_doors, opened, rows
 from settled import Code, ContractError, Inquiry, Ledger, Outcome, Secret, State, action, perform
 from settled.tools.contract import ActionTool
-from settled.tools.effects import Found
+from settled.tools.effects import Absent, Found
 from settled.tools.outcome import Unknown
 
 PLAIN = "4111-1111-1111-1234"
