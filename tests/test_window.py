@@ -3,10 +3,11 @@
 import asyncio
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from acts import Clock, Door, Remote, action_of, both_doors, count, opened, states, through_async, through_sync
-from settled import Code, Ledger, State, action
+from settled import Code, Ledger, NotFound, State, action
 from settled.tools.contract import ActionTool
 from settled.tools.outcome import Refused, Rejected, Unknown
 
@@ -218,3 +219,16 @@ async def test_a_changed_call_meets_a_business_key_that_was_taken_meanwhile(
     assert (failed.code, done.code) == (Code.REJECTED, Code.SUCCEEDED)
     assert (changed.code, changed.action_id, changed.receipt) == (Code.REJECTED, done.action_id, done.receipt)
     assert len(remote.effects) == 2
+
+
+@both_doors
+async def test_a_decision_whose_action_was_purged_begins_nothing(door: Door, ledger: Ledger) -> None:
+    """An old checkpoint is replayed after a purge: it is said that the record is gone, and nothing is sent again."""
+    remote = Remote()
+    tool = ticket(remote)
+    await door(tool, ARGUMENTS, ledger=ledger, decision="message-1")
+    with psycopg.connect(ledger.url, autocommit=True) as connection:
+        connection.execute("DELETE FROM settled.actions")
+    with pytest.raises(NotFound, match="purged"):
+        await door(tool, ARGUMENTS, ledger=ledger, decision="message-1")
+    assert len(remote.effects) == 1

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from settled.state.errors import IllegalTransition
+from settled.state.errors import IllegalTransition, NotFound
 from settled.state.machine import BIRTH, State, Trigger, advance, sources
 from settled.state.model import Action, Claim, Event, Met, Plan
 
@@ -53,6 +53,8 @@ def _met(p: Plan, rows: Rows) -> Met | None:
     born, known, same_intent, now, *columns = rows[0]
     if born:
         return Met("born", begun(p, now))
+    if columns[0] is None and known:
+        raise NotFound("the action of this decision was purged: it was settled once, and is not begun again")
     if columns[0] is None:
         return None
     return Met("decision" if known else "intent" if same_intent else "business", _action((*columns, now)))
