@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from remote import DROP, Remote, busy, payment, row
-from settled import Ledger, State, aperform, perform
+from settled import Conflict, Forbidden, Invalid, Ledger, Rejected, State, aperform, perform
+from settled.state.model import Claim
+from settled.tools.protocol import late
 
 CALL = {"order_id": "O-1", "amount": 118}
 HARMLESS: dict[str, Any] = {"risk": "idempotent_write", "remote": "opaque", "query": None}
@@ -44,3 +46,14 @@ async def test_a_no_to_the_repeat_says_nothing_about_the_first(ledger: Ledger, d
         tool = payment(remote.url, asynchronous=True, **HARMLESS)
         end = await aperform(tool, CALL, ledger=ledger, thread_id="t")
         assert (end.code, end.state, end.attempts, remote.count()) == ("manual_review", State.UNKNOWN, 2, 1)
+
+
+@pytest.mark.parametrize("no", [Rejected("gone"), Invalid("gone"), Forbidden("gone"), Conflict("gone")])
+async def test_a_no_to_the_repeat_that_comes_late_settles_nothing(ledger: Ledger, database_url: str, no: Any) -> None:
+    """The same answer after the repeat's timeout: the action stays as it is, and no statement is sent."""
+    with Remote(database_url) as remote:
+        tool = payment(remote.url, asynchronous=True, **HARMLESS)
+        end = await aperform(tool, CALL, ledger=ledger, thread_id="t")
+    action = row(ledger, end.action_id)
+    assert list(late(tool.contract, action, Claim("default", action.id, 2, "x"), no)) == []
+    assert next(late(tool.contract, action, Claim("default", action.id, 1, "x"), no)) is not None

@@ -77,14 +77,19 @@ def validate(schema: type[BaseModel], sent: Mapping[str, object] | Sequence[obje
     return model
 
 
-def store(model: BaseModel, secrets: frozenset[str], vault: Vault) -> str:
-    """Return the JSON text that the ledger keeps: validated values by field name, secrets sealed."""
+def plain_json(model: BaseModel) -> str:
+    """Return validated values by field name as JSON text; InvalidArguments where they have none, or too much of it."""
     try:
         plain = model.model_dump_json(exclude={REPEAT_OF})
     except (PydanticSerializationError, UnicodeError) as error:
         raise InvalidArguments("arguments", f"cannot be written as JSON ({type(error).__name__})") from error
     if len(plain) > MAX_ARGUMENT_BYTES:
         raise InvalidArguments("arguments", f"must not take more than {MAX_ARGUMENT_BYTES} bytes as JSON")
+    return plain
+
+
+def sealed_json(plain: str, secrets: frozenset[str], vault: Vault) -> str:
+    """Return the JSON text that the ledger keeps: the plain one with its secrets sealed."""
     if not secrets:
         return plain
     values = json.loads(plain)
@@ -92,7 +97,7 @@ def store(model: BaseModel, secrets: frozenset[str], vault: Vault) -> str:
     return json.dumps(sealed, ensure_ascii=False)
 
 
-def check_read_back(model: BaseModel, annotations: Mapping[str, Any]) -> None:
+def check_read_back(model: BaseModel, plain: str, annotations: Mapping[str, Any]) -> None:
     """Refuse a tool whose arguments do not come back from their stored form as what was hashed; ContractError names
     them.
 
@@ -100,7 +105,7 @@ def check_read_back(model: BaseModel, annotations: Mapping[str, Any]) -> None:
     500, and 50000 is sent), and a type that hides its value (SecretStr) would send its stars.
     """
     try:
-        kept = type(model).model_validate(json.loads(model.model_dump_json(exclude={REPEAT_OF})))
+        kept = type(model).model_validate(json.loads(plain))
         if kept == model:
             return
         changed = list(differing(values_of(model), values_of(kept), annotations))

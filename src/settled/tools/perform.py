@@ -147,9 +147,9 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
     )
     unique = {k: values[k] for k in contract.unique}
     repeat_of = getattr(model, args.REPEAT_OF, None) or None  # a model that fills every field in sends ""
-    arguments_json = args.store(model, contract.secrets, store.vault)
+    plain = args.plain_json(model)
     if not contract.is_read:
-        args.check_read_back(model, hints)
+        args.check_read_back(model, plain, hints)
     plan = Plan(
         tenant=options.tenant,
         id=new_id(),
@@ -162,7 +162,7 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         fingerprint=fingerprint,
         business_key=canonical.business_digest(**scope, fields=unique, annotations=hints) if unique else None,
         decision=_decision(options, contract, model, repeat_of),
-        arguments=arguments_json,
+        arguments=args.sealed_json(plain, contract.secrets, store.vault),
         summary=contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS],
         requester=options.requester,
         correlation_id=options.correlation_id,

@@ -16,6 +16,7 @@ from settled.state.errors import InvalidArguments
 from settled.state.machine import State
 from settled.state.model import Action, Claim
 from settled.tools import reconcile as reconciling
+from settled.tools.contract import Contract
 from settled.tools.effects import Steps, Stopped, ask, invoke, sleep
 from settled.tools.messages import Code
 from settled.tools.outcome import (
@@ -136,9 +137,11 @@ def settle(call: Call, finding: Finding) -> Steps[Standing]:
             assert_never(finding)
 
 
-def late(action: Action, claim: Claim, outcome: AttemptOutcome) -> Steps[None]:
+def late(contract: Contract, action: Action, claim: Claim, outcome: AttemptOutcome) -> Steps[None]:
     """Record the reply of a body that came back after its timeout: it settles its own attempt, or stays as evidence."""
     match outcome:
+        case Rejected() | Invalid() | Forbidden() | Conflict() if _is_unproved_repeat(contract, claim):
+            return  # a "no" to a repeat, as in `_doubt`: it stays unknown
         case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
             query, state, _ = settlement(action, claim, outcome)
             yield from write(claim, query, state)
@@ -235,18 +238,18 @@ def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Ste
 
 def _give_up(call: Call, claim: Claim, reason: str, *, stopped: bool = False) -> Steps[Standing]:
     """Nothing was sent, so nothing was done; unless an earlier attempt was never cleared up."""
-    if _is_unproved_repeat(call, claim):
+    if _is_unproved_repeat(call.contract, claim):
         return (yield from _doubt(call, claim, reason, stopped=stopped))
     query = ledger.fail(claim, code=Code.UNAVAILABLE, reason=reason, may_change=True)
     action, mine = yield from write(claim, query, State.FAILED)
     return answer(Code.UNAVAILABLE, action, mine, reason)
 
 
-def _is_unproved_repeat(call: Call, claim: Claim) -> bool:
+def _is_unproved_repeat(contract: Contract, claim: Claim) -> bool:
     """Whether this claim repeats an attempt of which nobody knows whether it took effect (an idempotent write without a
     query is repeated like that).
     """
-    return claim.token > 1 and call.contract.query is None
+    return claim.token > 1 and contract.query is None
 
 
 def _doubt(call: Call, claim: Claim, reason: str, *, stopped: bool = False) -> Steps[Standing]:
@@ -263,7 +266,7 @@ def _doubt(call: Call, claim: Claim, reason: str, *, stopped: bool = False) -> S
 def _record(call: Call, action: Action, claim: Claim, outcome: AttemptOutcome | Stopped) -> Steps[Standing]:
     """Write down how an attempt ended."""
     match outcome:
-        case Rejected() | Invalid() | Forbidden() | Conflict() if _is_unproved_repeat(call, claim):
+        case Rejected() | Invalid() | Forbidden() | Conflict() if _is_unproved_repeat(call.contract, claim):
             return (yield from _doubt(call, claim, outcome.reason))
         case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
             query, state, code = settlement(action, claim, outcome)

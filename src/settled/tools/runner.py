@@ -72,6 +72,14 @@ class _Carried:
     stop: BaseException | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What a body is called with, and for how long."""
+
+    values: dict[str, Any]
+    timeout_s: float
+
+
 class _End(Generic[R]):
     """How far a run of steps has come: its first signal, and its result."""
 
@@ -134,7 +142,7 @@ class Runner:
             step = end.next_of(steps, carried)
         return end.result()
 
-    def _carry_out(self, effect: Effect, *, stopped: bool) -> "_Carried":
+    def _carry_out(self, effect: Effect, *, stopped: bool) -> _Carried:
         self._watch(effect, "before")
         try:
             carried = _Carried(Stopped(False) if stopped and not isinstance(effect, Ask) else self._perform(effect))
@@ -145,14 +153,14 @@ class Runner:
         self._watch(effect, "after")
         return carried
 
-    def _ask_again(self, effect: Ask[Any], stop: BaseException) -> "_Carried":
+    def _ask_again(self, effect: Ask[Any], stop: BaseException) -> _Carried:
         """A statement was interrupted: it may be done, and may be sent twice, so it is sent for its answer."""
         try:
             return _Carried(self._perform(effect), stop=stop)
         except SettledError as error:
             return _Carried(fault=error, stop=stop)
 
-    async def _acarry_out(self, effect: Effect, *, stopped: bool) -> "_Carried":
+    async def _acarry_out(self, effect: Effect, *, stopped: bool) -> _Carried:
         self._watch(effect, "before")
         try:
             if isinstance(effect, Ask):
@@ -197,7 +205,7 @@ class Runner:
             case _:
                 assert_never(effect)
 
-    async def _ask_to_the_end(self, effect: Ask[Any]) -> "_Carried":
+    async def _ask_to_the_end(self, effect: Ask[Any]) -> _Carried:
         """Carry out a query although the caller is cancelled meanwhile: whether it is written must be known."""
         self._asked_at = self.world.monotonic()
         asking = asyncio.ensure_future(self.store.arun(effect.query))
@@ -213,17 +221,13 @@ class Runner:
         return _Carried(asking.result() if fault is None else None, fault, stop)
 
     def _invoke(self, action: Action, claim: Claim) -> AttemptOutcome:
-        try:
-            values = restored(self.contract, action, self.store)
-        except InvalidArguments as error:
-            return _unreadable(error)
-        timeout_s = self._time_left(action)
-        if timeout_s <= 0:
-            return Refused("its time was over before it was called")
-        with self._attempt(action, claim, timeout_s) as context:
-            body = bodies.start(self.contract.function, **values)
+        ready = self._ready(action)
+        if not isinstance(ready, _Ready):
+            return ready
+        with self._attempt(action, claim, ready.timeout_s) as context:
+            body = bodies.start(self.contract.function, **ready.values)
             try:
-                body.exception(timeout_s)
+                body.exception(ready.timeout_s)
             except FutureTimeout:
                 if not body.done():
                     body.add_done_callback(lambda done: self._came_late(action, claim, done, context))
@@ -234,17 +238,13 @@ class Runner:
         return self._ended(body, context)
 
     async def _ainvoke(self, action: Action, claim: Claim) -> AttemptOutcome:
-        try:
-            values = restored(self.contract, action, self.store)
-        except InvalidArguments as error:
-            return _unreadable(error)
-        timeout_s = self._time_left(action)
-        if timeout_s <= 0:
-            return Refused("its time was over before it was called")
-        with self._attempt(action, claim, timeout_s) as context:
-            body = asyncio.ensure_future(bodies.astart(self.contract.function, **values))
+        ready = self._ready(action)
+        if not isinstance(ready, _Ready):
+            return ready
+        with self._attempt(action, claim, ready.timeout_s) as context:
+            body = asyncio.ensure_future(bodies.astart(self.contract.function, **ready.values))
             try:
-                await asyncio.wait({body}, timeout=timeout_s)
+                await asyncio.wait({body}, timeout=ready.timeout_s)
             except asyncio.CancelledError:
                 self._let_go(action, claim, body, context)
                 raise
@@ -252,6 +252,15 @@ class Runner:
             return self._ended(body, context)
         self._let_go(action, claim, body, context)
         return TIMED_OUT
+
+    def _ready(self, action: Action) -> _Ready | Unknown | Refused:
+        """Return what the body is called with; or the end of an attempt that cannot be made."""
+        try:
+            values = restored(self.contract, action, self.store)
+        except InvalidArguments as error:
+            return _unreadable(error)
+        timeout_s = self._time_left(action)
+        return _Ready(values, timeout_s) if timeout_s > 0 else Refused("its time was over before it was called")
 
     def _time_left(self, action: Action) -> float:
         """Return the seconds that an attempt may still take. They run from its beginning, as its settle window does,
@@ -286,7 +295,7 @@ class Runner:
     def _came_late(self, action: Action, claim: Claim, body: "Future[Any]", context: ActionContext) -> None:
         """Record a reply after the timeout, in the thread that brought it."""
         try:
-            self.drive(late(action, claim, self._ended(body, context)))
+            self.drive(late(self.contract, action, claim, self._ended(body, context)))
         except Exception:  # noqa: BLE001 - nobody waits for this thread; the action stays unknown and is reconciled
             _log.exception("the late reply of %s could not be recorded", claim.action_id)
         except BaseException as signal:  # noqa: BLE001 - a signal has nowhere to travel from here
@@ -301,7 +310,7 @@ class Runner:
             try:
                 await asyncio.wait({body})
                 ending.cancel()
-                await self.adrive(late(action, claim, self._ended(body, context)))
+                await self.adrive(late(self.contract, action, claim, self._ended(body, context)))
             except Exception:  # noqa: BLE001 - as in _came_late
                 _log.exception("the late reply of %s could not be recorded", claim.action_id)
 
