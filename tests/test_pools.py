@@ -44,6 +44,12 @@ def backends(url: str) -> int:
     return int(row[0])
 
 
+def kept(url: str) -> int:
+    """How many server processes something still holds: a connection that was just being opened goes as garbage."""
+    gc.collect()
+    return backends(url)
+
+
 def until(true: Callable[[], bool], within_s: float = 10.0) -> bool:
     """Wait until something is true; whether it became so."""
     end = time.monotonic() + within_s
@@ -73,8 +79,8 @@ def test_twenty_event_loops_leave_the_connections_of_one(database_url: str) -> N
         tool = pay(remote)
         for order in range(20):
             assert in_a_loop_of_its_own(tool, order, ledger).code == Code.SUCCEEDED
-        assert until(lambda: backends(database_url) <= size), backends(database_url)
-    assert until(lambda: backends(database_url) == 0), "close() closes what ended loops have left open"
+        assert until(lambda: kept(database_url) <= size), backends(database_url)
+    assert until(lambda: kept(database_url) == 0), "close() closes what ended loops have left open"
     assert len(remote.effects) == 20
 
 

@@ -170,8 +170,12 @@ def _remembering(
 ) -> Callable[[AsyncConnection], Awaitable[None]]:
     async def configure(connection: AsyncConnection) -> None:
         connections.add(connection)
-        if keep_plans:
-            await connection.execute(_KEEP_PLANS)
+        try:
+            if keep_plans:
+                await connection.execute(_KEEP_PLANS)
+        except BaseException:  # a loop that ends: the pool forgets a connection that it has not got yet
+            connection.pgconn.finish()
+            raise
 
     return configure
 
