@@ -256,8 +256,9 @@ async def test_an_approved_repeat_runs_though_something_newer_was_done_meanwhile
         tool = refund(remote)
         first = await door(tool, ARGUMENTS, ledger=ledger)
         repeat = {**ARGUMENTS, "repeat_of": first.action_id}
+        clock.sleep(2 * 3600)
         waiting = await door(tool, repeat, ledger=ledger)
-        clock.sleep(25 * 3600)
+        clock.sleep(23 * 3600)
         await door(tool, ARGUMENTS, ledger=ledger)
         approve(ledger, waiting)
         done = await door(tool, repeat, ledger=ledger)

@@ -14,6 +14,8 @@ from settled.state import ledger as ledger_queries
 from settled.state.ledger import Query
 from settled.state.machine import BIRTH, OPEN, TRANSITIONS, State, Trigger
 from settled.state.model import Action, Claim
+from settled.tools.contract import contract_of
+from settled.tools.perform import Options, prepare
 
 LEGAL = {(str(s), str(t), str(to)) for s, row in TRANSITIONS.items() for t, to in row.items()}
 ALL = [(str(s), str(t), str(to)) for s in State for t in Trigger for to in State]
@@ -53,9 +55,6 @@ def sql(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 async def running(ledger: Ledger, connection: psycopg.Connection[Any], order: str = "A-1") -> str:
     """Return the id of an action that runs, without an owner who will ever come back."""
-    from settled.tools.contract import contract_of
-    from settled.tools.perform import Options, prepare
-
     @action(risk="non_idempotent_write", remote="opaque", identity=("order",))
     def pay(order: str) -> object:
         return None
@@ -81,13 +80,27 @@ async def planned(ledger: Ledger, connection: psycopg.Connection[Any]) -> str:
     return str(waiting.action_id)
 
 
+async def approved(ledger: Ledger) -> str:
+    """Return the id of an action that its policy has allowed, and that nobody has claimed."""
+
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order",), name="allow")
+    def pay(order: str) -> object:
+        return None
+
+    call = prepare(contract_of(pay), ["A-1"], Options("thread-1"), ledger)
+    met = ledger.run(ledger_queries.plan(dataclasses.replace(call.plan, is_claimed_later=True)))
+    assert met is not None
+    return met.action.id
+
+
 async def in_state(state: State, ledger: Ledger, connection: psycopg.Connection[Any]) -> str:
     """Return the id of an action that went to a state by legal steps."""
-    if state in (State.PLANNED, State.APPROVED, State.CANCELLED):
+    if state is State.APPROVED:
+        return await approved(ledger)
+    if state in (State.PLANNED, State.CANCELLED):
         action_id = await planned(ledger, connection)
-        if state is not State.PLANNED:
-            trigger = Trigger.APPROVE if state is State.APPROVED else Trigger.DENY
-            move(connection, action_id, trigger, TRANSITIONS[State.PLANNED][trigger])
+        if state is State.CANCELLED:
+            move(connection, action_id, Trigger.DENY, State.CANCELLED)
         return action_id
     action_id, now = await running(ledger, connection), State.RUNNING
     for trigger in WAYS[state]:

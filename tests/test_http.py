@@ -41,7 +41,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 def action() -> Iterator[ActionContext]:
     soon = time.monotonic() + 60
     context = ActionContext(
-        "act-1", KEY, "sha256:00", 1, datetime.now(UTC), None, "default", "thread", soon, soon, sent=[]
+        "act-1", "pay", KEY, "sha256:00", 1, datetime.now(UTC), None, "default", "thread", soon, soon, sent=[]
     )
     token = CURRENT.set(context)
     yield context

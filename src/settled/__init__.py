@@ -14,28 +14,36 @@ if TYPE_CHECKING:
     from settled.graph.turn import Reply
     from settled.state.canonical import Incidental, Ordered, Precision, Secret
     from settled.state.errors import (
+        AlreadyDecided,
         ContractError,
+        DuplicateAction,
         IllegalTransition,
         InvalidArguments,
         LedgerFault,
         LedgerUnavailable,
         NotFound,
+        NotPermitted,
         NotYet,
         SettledError,
+        ShownOtherwise,
         ThreadBusy,
         Unguarded,
     )
     from settled.state.machine import State, Trigger
-    from settled.state.model import Action, Event
+    from settled.state.model import Action, Approval, Event
     from settled.state.store import Ledger
     from settled.tools import http
     from settled.tools.backoff import Backoff
+    from settled.tools.budget import Budget
     from settled.tools.context import ActionContext, current_action
     from settled.tools.contract import ActionTool, Contract, ContractWarning, Inquiry, Remote, Risk, action
+    from settled.tools.decisions import Approve, AskAgain, DidNotHappen, Edit, Happened, Reject
+    from settled.tools.desk import Desk, ManualCase
     from settled.tools.effects import Absent, Found, Inconclusive
     from settled.tools.messages import Code
     from settled.tools.outcome import Conflict, Ended, Forbidden, Invalid, Refused, Rejected, Succeeded, Unknown
     from settled.tools.perform import aperform, perform
+    from settled.tools.policy import Allow, Ask, Deny, PlannedAction, always, first_time, over, permitted
     from settled.tools.result import Outcome
     from settled.tools.runner import World
 
@@ -47,23 +55,49 @@ _WHERE = {
     "settled.state.canonical": ("Incidental", "Ordered", "Precision", "Secret"),
     "settled.state.errors": (
         *(
+            "AlreadyDecided",
             "ContractError",
+            "DuplicateAction",
             "IllegalTransition",
             "InvalidArguments",
             "LedgerFault",
             "LedgerUnavailable",
             "NotFound",
+            "NotPermitted",
             "NotYet",
         ),
-        *("SettledError", "ThreadBusy", "Unguarded"),
+        *("SettledError", "ShownOtherwise", "ThreadBusy", "Unguarded"),
     ),
     "settled.state.machine": ("State", "Trigger"),
-    "settled.state.model": ("Action", "Event"),
+    "settled.state.model": ("Action", "Approval", "Event"),
     "settled.state.store": ("Ledger",),
     "settled.tools": ("http",),
     "settled.tools.backoff": ("Backoff",),
     "settled.tools.context": ("ActionContext", "current_action"),
     "settled.tools.contract": ("ActionTool", "Contract", "ContractWarning", "Inquiry", "Remote", "Risk", "action"),
+    "settled.tools.budget": ("Budget",),
+    "settled.tools.decisions": (
+        "Approve",
+        "AskAgain",
+        "DidNotHappen",
+        "Edit",
+        "Happened",
+        "Reject",
+    ),
+    "settled.tools.desk": (
+        "Desk",
+        "ManualCase",
+    ),
+    "settled.tools.policy": (
+        "Allow",
+        "Ask",
+        "Deny",
+        "PlannedAction",
+        "always",
+        "first_time",
+        "over",
+        "permitted",
+    ),
     "settled.tools.effects": ("Absent", "Found", "Inconclusive"),
     "settled.tools.messages": ("Code",),
     "settled.tools.outcome": (
@@ -80,16 +114,29 @@ __all__ = [
     "Action",
     "ActionContext",
     "ActionTool",
+    "Allow",
+    "AlreadyDecided",
+    "Approval",
+    "Approve",
+    "Ask",
+    "AskAgain",
     "Backoff",
+    "Budget",
     "Code",
     "Conflict",
     "Contract",
     "ContractError",
     "ContractWarning",
+    "Deny",
+    "Desk",
+    "DidNotHappen",
+    "DuplicateAction",
+    "Edit",
     "Ended",
     "Event",
     "Forbidden",
     "Found",
+    "Happened",
     "IllegalTransition",
     "Incidental",
     "Inconclusive",
@@ -99,12 +146,16 @@ __all__ = [
     "Ledger",
     "LedgerFault",
     "LedgerUnavailable",
+    "ManualCase",
     "NotFound",
+    "NotPermitted",
     "NotYet",
     "Ordered",
     "Outcome",
+    "PlannedAction",
     "Precision",
     "Refused",
+    "Reject",
     "Rejected",
     "Remote",
     "Reply",
@@ -112,6 +163,7 @@ __all__ = [
     "Secret",
     "Session",
     "SettledError",
+    "ShownOtherwise",
     "State",
     "Succeeded",
     "ThreadBusy",
@@ -120,13 +172,17 @@ __all__ = [
     "Unknown",
     "World",
     "action",
+    "always",
     "aopen_checkpointer",
     "aperform",
     "build_agent",
     "current_action",
+    "first_time",
     "http",
     "open_checkpointer",
+    "over",
     "perform",
+    "permitted",
 ]
 
 

@@ -95,6 +95,11 @@ class Flight:
         self._is_alive(call.plan.owner)
         return call
 
+    def goes_on_as(self, call: Call) -> None:
+        """A person has changed the action: the visit is about the changed one from here on."""
+        if call is not self.calls[-1]:
+            self.calls.append(call)
+
     def end(self) -> None:
         """The visit is over: what it ran or reconciled is nobody's any more."""
         _ALIVE.difference_update(self.alive)
@@ -197,7 +202,8 @@ def compiled() -> CompiledStateGraph[Where, None, Where, Where]:
 
 def _plan(flight: Flight, where: Where) -> Steps[Where]:
     """Begin the action, or meet it; as a new owner each time, since an earlier visit's claim may have been used."""
-    standing = yield from protocol.plan(flight.begin())
+    call, standing = yield from protocol.begin(flight.begin())
+    flight.goes_on_as(call)
     return _place(flight, standing)
 
 
@@ -207,8 +213,8 @@ def _approve(flight: Flight, where: Where) -> Steps[Where]:
     Asking the person, by `interrupt`, goes here. The decision goes into the ledger before the graph is resumed, so what
     resumes is a new visit whose `plan` meets an approved action; nothing here has to remember the question.
     """
-    call = flight.begin()
-    standing = yield from protocol.plan(call)
+    call, standing = yield from protocol.begin(flight.begin())
+    flight.goes_on_as(call)
     if isinstance(standing, Waiting):
         standing = Answered(Code.WAITING_FOR_APPROVAL, standing.action)
     return _place(flight, standing)

@@ -6,9 +6,13 @@
     │   └── Unguarded              an action's body was called outside an action
     ├── InvalidArguments           fix the call: one field, one rule
     ├── NotFound                   no such action for this tenant
+    ├── AlreadyDecided             look: somebody decided first, and that stands
+    ├── NotPermitted               ask somebody else: this person may not decide it
+    ├── ShownOtherwise             look again: what was decided on is not what stands there
     ├── LedgerUnavailable          wait: Postgres cannot be reached
     ├── ThreadBusy                 wait: another session runs this thread
     ├── LedgerFault                page someone: Postgres refused a statement, and would again
+    │   └── DuplicateAction        another action has this intent or business key already
     └── IllegalTransition          page someone: the machine forbids this step
 
 Outcomes of an attempt (refused, unknown …) are values, not errors: see `settled.tools.outcome`.
@@ -47,12 +51,28 @@ class NotFound(SettledError):
     """There is no such action for this tenant (another tenant's ids do not exist)."""
 
 
+class AlreadyDecided(SettledError):
+    """The first decision is final, and this one came second, or too late; the sentence says what was decided."""
+
+
+class NotPermitted(SettledError):
+    """This person may not decide: the request names others, or asks for somebody other than the requester."""
+
+
+class ShownOtherwise(SettledError):
+    """The fingerprint that was shown to the person is not the action's."""
+
+
 class LedgerUnavailable(SettledError):
     """Postgres did not answer in time. Before the call: not started. After it: the outcome is unknown."""
 
 
 class LedgerFault(SettledError):
     """Postgres refused a statement for a reason that sending it again cannot cure."""
+
+
+class DuplicateAction(LedgerFault):
+    """Another action has this intent or business key; nothing was written."""
 
 
 class ThreadBusy(SettledError):

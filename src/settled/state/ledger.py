@@ -9,12 +9,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from settled.state.errors import IllegalTransition, NotFound
 from settled.state.machine import BIRTH, State, Trigger, advance, sources
-from settled.state.model import Action, Claim, Event, Met, Plan
+from settled.state.model import Action, Approval, Claim, Event, Met, Plan
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -91,22 +92,64 @@ INTENT_BYTES = 20
 entries.
 """
 
-_PLAIN = [f.name for f in fields(Plan) if not f.name.endswith("_s")]
+_PLAIN = [
+    *(
+        "tenant",
+        "id",
+        "thread_id",
+        "tool",
+        "contract_version",
+        "occurrence",
+        "idempotency_key",
+        "decision",
+        "arguments",
+    ),
+    *("summary", "requester", "correlation_id", "trace_context", "repeat_of", "approver", "owner"),
+]
 
 
 def plan(p: Plan) -> Query[Met | None]:
     """Begin an action, or meet the one that has this decision, intent or business key; None: ask again (a race)."""
+    name = "plan" if p.birth is State.RUNNING else "plan_judged"
+    if p.birth is State.RUNNING:
+        spans = {"lease": _span(p.lease_s), "deadline": _span(p.deadline_s)}
+        params = _born(p) | {"state": str(State.RUNNING), "trigger": str(Trigger.CLAIM), "token": 1, **spans}
+    else:
+        params = _born(p) | _judged(p)
+    return Query(name if p.decision is None else f"{name}_decided", params, partial(_met, p))
+
+
+def supersede(old: Action, p: Plan, *, editor: str, code: str, reason: str, note: str | None) -> Query[Action | None]:
+    """End an action that waits for approval, and begin its edited form with a verdict of its own; DuplicateAction when
+    another action has the edited intent or business key.
+    """
+    detail = {"superseded_by": p.id, "reason": reason} | ({"note": note} if note else {})
+    params = _born(p) | _judged(p) | {"supersedes": old.id, "edited_fingerprint": digest_of(old.fingerprint)}
+    params |= {"editor": editor, "edited_code": code, "edited_reason": reason, "note": note, "detail": _json(detail)}
+    return replace(_transition(Trigger.SUPERSEDE, params), params=params | {"states": f"{{{State.PLANNED}}}"})
+
+
+def _born(p: Plan) -> dict[str, object]:
     params: dict[str, object] = {name: getattr(p, name) for name in _PLAIN}
     params["window"], params["actor"] = _span(p.window_s), ACTOR
     params["fingerprint"] = digest_of(p.fingerprint)
     params["intent"] = p.intent[:INTENT_BYTES]
     params["business_key"] = p.business_key and p.business_key[:INTENT_BYTES]
-    if p.approver is None:
-        params |= {"state": str(State.PLANNED), "trigger": BIRTH, "token": 0, "lease": None, "deadline": None}
-    else:
-        spans = {"lease": _span(p.lease_s), "deadline": _span(p.deadline_s)}
-        params |= {"state": str(State.RUNNING), "trigger": str(Trigger.CLAIM), "token": 1, **spans}
-    return Query("plan" if p.decision is None else "plan_decided", params, partial(_met, p))
+    return params
+
+
+_BIRTHS = {State.PLANNED: BIRTH, State.APPROVED: str(Trigger.APPROVE), State.CANCELLED: str(Trigger.DENY)}
+
+
+def _judged(p: Plan) -> dict[str, object]:
+    """Return what the statements of an action that is not claimed at once need beside `_born`."""
+    code, reason = p.denied or (None, None)
+    said = p.asking if p.birth is State.PLANNED else _json({"reason": reason or p.policy})
+    params: dict[str, object] = {"state": str(p.birth), "trigger": _BIRTHS[p.birth], "supersedes": p.supersedes}
+    params |= {"asking": p.asking, "ask_ttl": None if p.ask_ttl_s is None else _span(p.ask_ttl_s), "verdict": said}
+    if p.denied is not None:
+        params["business_key"] = None
+    return params | {"code": code, "reason": _clean(reason)}
 
 
 def digest_of(fingerprint: str) -> bytes:
@@ -116,7 +159,8 @@ def digest_of(fingerprint: str) -> bytes:
 
 def begun(p: Plan, now: datetime) -> Action:
     """Return the row that a plan has just begun; nothing in it needs to come back from Postgres."""
-    claimed = p.approver is not None
+    claimed = p.birth is State.RUNNING
+    code, reason = p.denied or (None, None)
     return Action(
         tenant=p.tenant,
         id=p.id,
@@ -136,7 +180,7 @@ def begun(p: Plan, now: datetime) -> Action:
         window_until=now + _span(p.window_s),
         approver=p.approver,
         approved_until=None,
-        state=State.RUNNING if claimed else State.PLANNED,
+        state=p.birth,
         fencing_token=int(claimed),
         attempt=int(claimed),
         owner=p.owner,
@@ -147,43 +191,135 @@ def begun(p: Plan, now: datetime) -> Action:
         queries=0,
         next_query_at=None,
         escalated_at=None,
-        code=None,
-        reason=None,
+        code=code,
+        reason=_clean(reason),
         may_change=None,
         receipt=None,
         result=None,
         evidence=None,
-        settled_at=None,
+        settled_at=now if p.denied else None,
+        asking=None if p.asking is None else json.loads(p.asking),
+        asked_until=None if p.ask_ttl_s is None else now + _span(p.ask_ttl_s),
+        supersedes=p.supersedes,
+        superseded_by=None,
         now=now,
     )
 
 
 def approve(
-    tenant: str, action_id: str, *, fingerprint: str, approver: str, valid_for_s: float | None
+    tenant: str,
+    action_id: str,
+    *,
+    fingerprint: str,
+    approver: str,
+    valid_for_s: float | None,
+    note: str | None = None,
 ) -> Query[Action | None]:
-    """Permit a planned action with exactly this fingerprint to run."""
+    """Permit a planned action with exactly this fingerprint to run, if the time to decide is not over."""
     valid_for = None if valid_for_s is None else _span(valid_for_s)
     params: dict[str, object] = {"tenant": tenant, "id": action_id, "fingerprint": digest_of(fingerprint)}
-    params |= {"approver": approver, "valid_for": valid_for}
-    return _transition(Trigger.APPROVE, params | {"actor": approver, "detail": None})
+    params |= {"approver": approver, "valid_for": valid_for, "note": _clean(note)}
+    return _transition(Trigger.APPROVE, params | {"actor": approver, "detail": _json({"note": note} if note else None)})
 
 
 def cancel(
-    tenant: str, action_id: str, *, trigger: Trigger, code: str, reason: str, actor: str | None = ACTOR
+    tenant: str,
+    action_id: str,
+    *,
+    trigger: Trigger,
+    code: str,
+    reason: str,
+    actor: str | None = ACTOR,
+    note: str | None = None,
 ) -> Query[Action | None]:
-    """End an action that never ran (deny, expire, supersede, withdraw); IllegalTransition for any other trigger."""
+    """End an action that never ran (deny, expire, withdraw); IllegalTransition for any other trigger.
+
+    It is denied only while the time to decide is not over, and expires only after it.
+    """
     for state in sources(trigger):
-        if advance(state, trigger) is not State.CANCELLED:
+        if advance(state, trigger) is not State.CANCELLED or trigger is Trigger.SUPERSEDE:
             raise IllegalTransition(f"{trigger} does not cancel an action")
     params: dict[str, object] = {"tenant": tenant, "id": action_id, "trigger": str(trigger), "code": code}
-    params |= {"reason": reason, "actor": actor, "detail": _json({"reason": reason})}
-    return Query("cancel", params | {"states": _SOURCES[trigger]}, _first)
+    params |= {"reason": _clean(reason), "actor": actor, "approver": actor, "note": _clean(note)}
+    return Query("cancel", params | {"detail": _json({"reason": reason}), "states": _SOURCES[trigger]}, _first)
 
 
-def claim(tenant: str, action_id: str, *, owner: str, lease_s: float, deadline_s: float) -> Query[Action | None]:
-    """Take the right to run an approved action whose approval has not ended."""
+NO_BUDGETS = "[]"
+
+
+def claim(
+    tenant: str, action_id: str, *, owner: str, lease_s: float, deadline_s: float, budgets: str = NO_BUDGETS
+) -> Query[Action | None]:
+    """Take the right to run an approved action whose approval fits and has not ended, if its budgets have room.
+
+    `budgets` is JSON: `[{"budget": hex, "amount": "118.5", "limit": "500", "window_s": 86400}]`; an entry without a
+    limit is only noted.
+    """
     params = {"tenant": tenant, "id": action_id, "owner": owner, "lease": _span(lease_s), "deadline": _span(deadline_s)}
-    return _transition(Trigger.CLAIM, params | {"actor": ACTOR, "detail": None})
+    return _transition(Trigger.CLAIM, params | {"budgets": budgets, "actor": ACTOR, "detail": None})
+
+
+def lapse(tenant: str, action_id: str) -> Query[Action | None]:
+    """Plan an approved action again, with a new ticket: its permission ended unused, or is for something else."""
+    return _transition(Trigger.LAPSE, {"tenant": tenant, "id": action_id, "actor": ACTOR, "detail": None})
+
+
+def used(tenant: str, budget: str, window_s: float) -> Query[Decimal]:
+    """Read how much of a budget (hex) is taken within its window."""
+    params = {"tenant": tenant, "budget": budget, "window": _span(window_s)}
+    return Query("used", params, lambda rows: Decimal(rows[0][0]))
+
+
+def known(tenant: str, decision: bytes) -> Query[Action | None]:
+    """Read the action that a decision has met."""
+    return Query("known", {"tenant": tenant, "decision": decision}, _first)
+
+
+def newest(tenant: str, intent: bytes) -> Query[Action | None]:
+    """Read the last action of an intent."""
+    return Query("newest", {"tenant": tenant, "intent": intent[:INTENT_BYTES]}, _first)
+
+
+def open_approvals(tenant: str, *, thread_id: str | None = None, most: int = 100) -> Query[list[Approval]]:
+    """Read what a person may still decide, what ends first before the rest: at most `most`."""
+    return Query("open_approvals", {"tenant": tenant, "thread_id": thread_id, "most": most}, _approvals)
+
+
+def approvals_of(tenant: str, action_id: str) -> Query[list[Approval]]:
+    """Read the tickets of one action, in order."""
+    return Query("approvals_of", {"tenant": tenant, "id": action_id}, _approvals)
+
+
+def manual_queue(tenant: str, *, most: int = 100) -> Query[list[Action]]:
+    """Read what only a person can decide, oldest first: at most `most`."""
+    return Query("manual_queue", {"tenant": tenant, "most": most}, _all)
+
+
+def findings(tenant: str, ids: Sequence[str]) -> Query[dict[str, list[tuple[str, Mapping[str, Any]]]]]:
+    """Read what was learnt about unknown actions, by id and in order: each a trigger and its event's detail."""
+    return Query("findings", {"tenant": tenant, "ids": list(ids)}, _findings)
+
+
+def _findings(rows: Rows) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
+    found: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+    for action_id, trigger, detail in rows:
+        found.setdefault(action_id, []).append((trigger, detail or {}))
+    return found
+
+
+def _approvals(rows: Rows) -> list[Approval]:
+    return [_approval(row) for row in rows]
+
+
+_VERDICT = [field.name for field in fields(Approval)].index("reason")
+
+
+def _approval(row: Row) -> Approval:
+    """Return a ticket; its reason, approvers and four eyes stand in the verdict, one column of the row."""
+    asking: Mapping[str, Any] = row[_VERDICT]
+    verdict = (asking["reason"], tuple(asking["approvers"]), asking["four_eyes"])
+    values: tuple[Any, ...] = (*row[:_VERDICT], *verdict, *row[_VERDICT + 1 :])
+    return Approval(*values)
 
 
 def renew(claims: Sequence[tuple[Claim, float]]) -> Query[set[tuple[str, str]]]:
@@ -208,10 +344,12 @@ MAX_TEXT_CHARS = 2000
 """A reason is read in a table; the transition that it explains must never fail because of it."""
 
 
-def _of(held: Claim, detail: Mapping[str, object] | None, **params: object) -> dict[str, object]:
+def _of(
+    held: Claim, detail: Mapping[str, object] | None, actor: str | None = ACTOR, **params: object
+) -> dict[str, object]:
     guard = {"tenant": held.tenant, "id": held.action_id, "token": held.token}
     texts = {name: _clean(params[name]) for name in ("reason", "receipt") if name in params}
-    return guard | params | texts | {"actor": ACTOR, "detail": _json(detail)}
+    return guard | params | texts | {"actor": actor, "detail": _json(detail)}
 
 
 def succeed(held: Claim, seen: Action, *, receipt: str | None, result: str) -> Query[Action | None]:
@@ -228,11 +366,22 @@ def _succeeded(seen: Action, receipt: str | None, result: str, rows: Rows) -> Ac
     return replace(seen, **moved, reason=None, owner=None, lease_until=None, next_query_at=None, settled_at=at, now=at)
 
 
-def fail(held: Claim, *, code: str, reason: str, may_change: bool, receipt: str | None = None) -> Query[Action | None]:
-    """Settle: it did not take place and never will. `may_change`: a changed call may work."""
+def fail(
+    held: Claim,
+    *,
+    code: str,
+    reason: str,
+    may_change: bool,
+    receipt: str | None = None,
+    evidence: str | None = None,
+    actor: str | None = ACTOR,
+) -> Query[Action | None]:
+    """Settle: it did not take place and never will. `may_change`: a changed call may work. A person who says so is the
+    `actor`, and the evidence.
+    """
     detail = {"code": code, "reason": reason}
-    params = _of(held, detail, code=code, reason=reason, may_change=may_change, receipt=receipt)
-    return _transition(Trigger.FAIL, params)
+    params = _of(held, detail, actor, code=code, reason=reason, may_change=may_change, receipt=receipt)
+    return _transition(Trigger.FAIL, params | {"evidence": evidence})
 
 
 def refuse(held: Claim, *, attempt: int, reason: str, delay_s: float, lease_s: float) -> Query[Action | None]:
@@ -256,10 +405,23 @@ def ask(held: Claim, *, queries: int, answer: str, delay_s: float) -> Query[Acti
     return Query("ask", _of(held, {"answer": answer}, queries=queries, delay=_span(delay_s)), _first)
 
 
-def find(held: Claim, *, receipt: str | None, result: str, evidence: str) -> Query[Action | None]:
-    """Settle by what the remote side answered to a query (or by a person's word)."""
-    detail = {"receipt": receipt, "evidence": evidence}
-    return _transition(Trigger.FIND, _of(held, detail, receipt=receipt, result=result, evidence=evidence))
+def find(
+    held: Claim,
+    *,
+    receipt: str | None,
+    result: str,
+    evidence: str,
+    actor: str | None = ACTOR,
+    note: str | None = None,
+) -> Query[Action | None]:
+    """Settle by what the remote side answered to a query, or by the word of a person, the `actor`."""
+    detail = {"receipt": receipt, "evidence": evidence} | ({"note": note} if note else {})
+    return _transition(Trigger.FIND, _of(held, detail, actor, receipt=receipt, result=result, evidence=evidence))
+
+
+def ask_again(held: Claim, *, actor: str, note: str | None) -> Query[Action | None]:
+    """Send an action out of the manual queue: whoever asks the remote side asks once more."""
+    return Query("ask_again", _of(held, {"note": note} if note else None, actor), _first)
 
 
 def release(

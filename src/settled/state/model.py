@@ -52,6 +52,10 @@ class Action:
     result: object
     evidence: str | None
     settled_at: datetime | None
+    asking: Mapping[str, object] | None
+    asked_until: datetime | None
+    supersedes: str | None
+    superseded_by: str | None
     now: datetime
 
     @property
@@ -68,6 +72,48 @@ class Action:
     def lease_is_over(self) -> bool:
         """Whether the time of a running action's owner is up."""
         return self.lease_until is not None and self.lease_until <= self.now
+
+    @property
+    def asking_is_over(self) -> bool:
+        """Whether the time in which a person could decide is up."""
+        return self.asked_until is not None and self.asked_until <= self.now
+
+    @property
+    def approval_is_over(self) -> bool:
+        """Whether the permission ended before it was used."""
+        return self.approved_until is not None and self.approved_until <= self.now
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """A single-use ticket: asked for when an action is planned, decided by a person, spent by the claim.
+
+    `valid_until` is the end of the request, and once it is approved the end of the permission. `decision` is the
+    trigger that decided it ("approve", "deny", "supersede", "expire", "withdraw"), None while it is open. `approvers`
+    are names or roles, none of them: anybody.
+    """
+
+    tenant: str
+    action_id: str
+    round: int
+    thread_id: str
+    tool: str
+    fingerprint: str
+    summary: str
+    arguments: Mapping[str, object]
+    scope: str
+    reason: str
+    approvers: tuple[str, ...]
+    four_eyes: bool
+    requester: str | None
+    issued_at: datetime
+    valid_until: datetime | None
+    decision: str | None
+    decided_by: str | None
+    decided_at: datetime | None
+    note: str | None
+    spent_at: datetime | None
+    now: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +145,11 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is written when an action begins. `approver` None means: it waits for a person."""
+    """What is written when an action begins.
+
+    It is claimed at once, unless `approver` is None (it waits for a person; `asking` says whom and how long),
+    `is_claimed_later` (a budget is judged by the claim) or `denied` (code and reason) says otherwise.
+    """
 
     tenant: str
     id: str
@@ -123,6 +173,21 @@ class Plan:
     window_s: float
     lease_s: float
     deadline_s: float
+    asking: str | None = None
+    ask_ttl_s: float | None = None
+    denied: tuple[str, str] | None = None
+    policy: str | None = None
+    supersedes: str | None = None
+    is_claimed_later: bool = False
+
+    @property
+    def birth(self) -> State:
+        """The state that it begins in."""
+        if self.denied is not None:
+            return State.CANCELLED
+        if self.approver is None:
+            return State.PLANNED
+        return State.APPROVED if self.is_claimed_later else State.RUNNING
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from psycopg.rows import TupleRow
 from psycopg_pool import PoolTimeout
 
 from settled.state import statements
-from settled.state.errors import ContractError, IllegalTransition, LedgerFault, LedgerUnavailable
+from settled.state.errors import ContractError, DuplicateAction, IllegalTransition, LedgerFault, LedgerUnavailable
 from settled.state.ledger import Query
 from settled.state.pools import Pools
 from settled.state.statements import Statement
@@ -178,6 +178,8 @@ def translated(error: psycopg.Error) -> Exception:
     """Return the library's error for one that trying again cannot cure."""
     if error.sqlstate == _REFUSED_BY_GUARD:
         return IllegalTransition(str(error.diag.message_primary))
+    if error.sqlstate == "23505":
+        return DuplicateAction("another action has this intent or this business key")
     if error.sqlstate in ("42P01", "3F000"):
         return ContractError(
             "the ledger's tables are not there: open it with Ledger.connect, or run `settled db migrate`"

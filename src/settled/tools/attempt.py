@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from settled.state import canonical
 from settled.state.model import Action, Claim
 from settled.state.store import Ledger
 from settled.tools import arguments
@@ -30,6 +31,7 @@ def context_of(action: Action, claim: Claim, *, lease_ends: float, timeout_s: fl
     """
     return ActionContext(
         action_id=action.id,
+        tool=action.tool,
         idempotency_key=action.idempotency_key,
         fingerprint=action.fingerprint,
         attempt=action.attempt,
@@ -55,6 +57,14 @@ def _seconds(start: datetime | None, end: datetime | None) -> float | None:
 def restored(contract: Contract, action: Action, store: Ledger) -> dict[str, Any]:
     """Return the arguments to carry out: the stored ones, never those that a caller holds in memory."""
     return arguments.restore(contract.schema, action.arguments, contract.secrets, store.vault)
+
+
+def is_as_approved(contract: Contract, action: Action, values: Mapping[str, object]) -> bool:
+    """Whether the arguments to carry out are those that a person has seen: the row's fingerprint is made of them.
+    Somebody who gets past the database's guard could change the one and not the other.
+    """
+    found = canonical.fingerprint_of(canonical.arguments_bytes(values, contract.annotations))
+    return found == action.fingerprint
 
 
 def inquiry_of(action: Action, values: Mapping[str, Any]) -> Inquiry:

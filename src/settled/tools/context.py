@@ -21,6 +21,7 @@ class ActionContext:
     """
 
     action_id: str
+    tool: str
     idempotency_key: str
     fingerprint: str
     attempt: int

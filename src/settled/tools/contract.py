@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, wraps
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from langchain_core.tools import BaseTool
@@ -24,9 +24,12 @@ from settled.state.errors import ContractError, NotYet, Unguarded
 from settled.state.secrets import HIDDEN
 from settled.tools import arguments
 from settled.tools.backoff import Backoff
+from settled.tools.budget import Budget
+from settled.tools.context import CURRENT
 from settled.tools.declared import check_summary, check_types, name_of
 from settled.tools.effects import Answer
 from settled.tools.messages import check_templates
+from settled.tools.policy import Policy
 
 
 class Risk(StrEnum):
@@ -94,6 +97,8 @@ class Contract:
     messages: Mapping[str, str]
     annotations: Mapping[str, Any] = field(repr=False)
     secrets: frozenset[str]
+    approval: tuple[Policy, ...] = ()
+    budgets: tuple[Budget, ...] = ()
 
     @property
     def is_read(self) -> bool:
@@ -180,7 +185,8 @@ def action(
     query: QueryFunction | None = None,
     resend_when_absent: bool = False,
     compensate: object = None,
-    approval: object = None,
+    approval: Policy | Sequence[Policy] | None = None,
+    budgets: Sequence[Budget] = (),
     emits: object = None,
     timeout: float = 10.0,
     deadline: float = 30.0,
@@ -205,11 +211,12 @@ def action(
     timeout + 5) is how long a silent owner keeps the action; `settle_window` (default: 15, or the timeout + 5 if that
     is more) is how long a request may still take effect after it was begun. `receipt` is a field of the result or a
     function of it, `summary` a template over the arguments (`"refund of {amount} for {order}"`, or one per language),
-    `messages` replaces what the model is told, by code.
+    `messages` replaces what the model is told, by code. `approval` is a policy, or several, of which the first that
+    does not allow decides (`settled.tools.policy`); `budgets` bound how often or how much.
 
-    Raises ContractError for a contradiction, NotYet for `approval`, `compensate` and `emits` in this version.
+    Raises ContractError for a contradiction, NotYet for `compensate` and `emits` in this version.
     """
-    _refuse_what_is_not_built(approval=approval, compensate=compensate, emits=emits)
+    _refuse_what_is_not_built(compensate=compensate, emits=emits)
 
     def declare(function: Callable[..., Any]) -> ActionTool:
         tool_name = name_of(function, name)
@@ -217,14 +224,14 @@ def action(
             tool_name, identity=identity, unique=unique, query=query, resend_when_absent=resend_when_absent,
             timeout=timeout, deadline=deadline, lease=lease, max_attempts=max_attempts, backoff=backoff,
             settle_window=settle_window, window=window, receipt=receipt, summary=summary, messages=messages,
-            description=description,
+            description=description, approval=approval, budgets=budgets,
         )  # fmt: skip
         kind = _member(Risk, risk, tool_name, "risk")
         schema = arguments.schema_of(function, tool_name, repeatable=kind is not Risk.READ)
         hints = arguments.annotations_of(schema)
         contract = Contract(
             name=tool_name,
-            function=function,
+            function=function if kind is Risk.READ else _guarded(function, tool_name),
             schema=schema,
             risk=kind,
             remote=_member(Remote, remote, tool_name, "remote"),
@@ -244,6 +251,8 @@ def action(
             messages=dict(messages or {}),
             annotations=hints,
             secrets=arguments.secret_fields(hints),
+            approval=_policies(approval),
+            budgets=tuple(budgets),
         )
         check_summary(tool_name, summary, list(hints))
         check_templates(contract.messages)
@@ -255,6 +264,35 @@ def action(
         return tool
 
     return declare
+
+
+def _guarded(function: Callable[..., Any], tool_name: str) -> Callable[..., Any]:
+    """Return the body with a guard: it runs as an attempt of its own action, and for nobody else. (A body that calls
+    the body of another tool would act past the ledger, and past whoever has to approve it.)
+    """
+
+    def check() -> None:
+        context = CURRENT.get()
+        if context is None or context.tool != tool_name:
+            raise Unguarded(f"the body of {tool_name} was called outside its action: run it with settled.perform")
+
+    @wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        check()
+        return function(*args, **kwargs)
+
+    @wraps(function)
+    async def aguarded(*args: Any, **kwargs: Any) -> Any:
+        check()
+        return await function(*args, **kwargs)
+
+    return aguarded if inspect.iscoroutinefunction(function) else guarded
+
+
+def _policies(given: Policy | Sequence[Policy] | None) -> tuple[Policy, ...]:
+    if given is None:
+        return ()
+    return tuple(given) if isinstance(given, Sequence) else (given,)
 
 
 def contract_of(tool: object) -> Contract:
@@ -281,6 +319,8 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
     lost = [f for f in (*c.identity, *c.unique) if f not in known]
     incidental = [f for f in (*c.identity, *c.unique) if f in known and marked(c.annotations[f], Incidental)]
     write = not c.is_read
+    weighed = [*(b.of for b in c.budgets if b.of), *(n for p in c.approval for n in getattr(p, "names", ()))]
+    unnamed = [name for name in weighed if name not in known]
     return [
         (bool(lost), f"identity and unique name {lost}, which is not an argument; it takes {sorted(known)}"),
         (bool(incidental), f"{incidental} cannot be both incidental and part of identity or unique: drop one"),
@@ -300,6 +340,11 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
             c.resend_when_absent and not (c.remote is Remote.QUERYABLE and c.unique),
             'resend_when_absent needs remote="queryable" and unique=(...): it resends under the lock of that key',
         ),
+        (
+            c.is_read and bool(c.approval or c.budgets),
+            "a read has no side effect, and so no approval and no budget: drop them, or declare it a write",
+        ),
+        (bool(unnamed), f"approval and budgets name {unnamed}, which is not an argument; it takes {sorted(known)}"),
         (c.max_attempts < 1, "max_attempts must be at least 1"),
         (not c.timeout_s > 0, "timeout must be more than 0 seconds"),
         (not c.deadline_s >= c.timeout_s, "deadline must not be below timeout: it spans all attempts"),

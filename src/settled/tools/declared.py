@@ -15,6 +15,7 @@ from langchain_core.tools import BaseTool
 
 from settled.state.errors import ContractError
 from settled.tools.backoff import Backoff
+from settled.tools.budget import Budget
 
 
 def name_of(function: object, given: object) -> str:
@@ -106,6 +107,15 @@ def _is(kind: type | tuple[type, ...], words: str) -> Callable[[object], str]:
     return lambda value: "" if isinstance(value, kind) else words
 
 
+def _are(value: object, kind: type) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, kind) for one in value)
+
+
+def _policies(value: object) -> str:
+    policies = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return "" if all(callable(one) for one in policies) else "a function of the planned action, or several"
+
+
 def _function(value: object) -> str:
     return "" if callable(value) else "a function"
 
@@ -126,5 +136,7 @@ _WRONG: Mapping[str, Callable[[object], str]] = {
     "summary": _summary,
     "messages": _texts,
     "description": _is(str, "a text"),
+    "approval": _policies,
+    "budgets": lambda value: "" if _are(value, Budget) else "a sequence of Budget(...)",
 }
 """For each part, what it should have been: empty when it is that."""

@@ -7,11 +7,14 @@ there.
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from settled.state.ledger import Query
 from settled.state.model import Action, Claim
 from settled.tools.outcome import AttemptOutcome
+
+if TYPE_CHECKING:
+    from settled.tools.policy import PlannedAction, Policy, Verdict
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -49,6 +52,14 @@ class Probe:
 
     action: Action
     values: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Ask an author's policy about a planned action. Answered by its verdict (a denial where it fails), or Stopped."""
+
+    policy: "Policy"
+    planned: "PlannedAction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +101,7 @@ class Inconclusive:
 
 
 Answer = Found | Absent | Inconclusive
-Effect = Ask[Any] | Invoke | Read | Probe | Sleep
+Effect = Ask[Any] | Invoke | Read | Probe | Judge | Sleep
 Steps = Generator[Effect, Any, R]
 
 
@@ -116,6 +127,12 @@ def probe(action: Action, values: Mapping[str, object]) -> Steps[Answer | Stoppe
     """Ask the remote side once, typed."""
     answer: Answer | Stopped = yield Probe(action, values)
     return answer
+
+
+def judge(policy: "Policy", planned: "PlannedAction") -> Steps["Verdict | Stopped"]:
+    """Ask a policy once, typed."""
+    verdict: Verdict | Stopped = yield Judge(policy, planned)
+    return verdict
 
 
 def sleep(seconds: float) -> Steps[Stopped | None]:

@@ -113,7 +113,9 @@ class Facts:
 
     `summary` names the request for a person ("refund of 25.00 for order A-1001"); for a replay it is the stored one, so
     that the text comes out the same. `state` is that of the action the answer is about: with a conflict, the earlier
-    one's. `differing` maps an argument to (stored, sent). `until` is an ISO 8601 instant.
+    one's. `differing` maps an argument to (stored, sent). `until` is an ISO 8601 instant. `instead_of` is the summary
+    of the request that a person changed into this one, and `supersedes` its action. `by_person`: a person's word is the
+    evidence.
     """
 
     code: Code
@@ -130,6 +132,10 @@ class Facts:
     earlier_action_id: str | None = None
     attempts: int = 0
     replayed: bool = False
+    instead_of: str | None = None
+    supersedes: str | None = None
+    is_withdrawn: bool = False
+    by_person: bool = False
 
 
 def status(code: Code) -> Literal["success", "error"]:
@@ -140,7 +146,7 @@ def status(code: Code) -> Literal["success", "error"]:
 def artifact(facts: Facts) -> dict[str, object]:
     """Return the JSON record that goes with the text; only an invalid call may be made again, corrected."""
     record: dict[str, object] = {
-        "code": str(facts.code),
+        "code": str(facts.code if facts.instead_of is None else Code.CHANGED_BY_PERSON),
         "action_id": facts.action_id,
         "state": str(facts.state),
         "receipt": facts.receipt,
@@ -153,6 +159,8 @@ def artifact(facts: Facts) -> dict[str, object]:
         record["differing"] = {name: list(pair) for name, pair in facts.differing.items()}
     if facts.replayed:
         record["replayed"] = True
+    if facts.instead_of is not None:
+        record |= {"outcome": str(facts.code), "supersedes": facts.supersedes}
     return record
 
 
@@ -165,6 +173,8 @@ def tell(facts: Facts, language: str = "en", templates: Mapping[str, str] | None
     texts = _TEXTS.get(re.split(r"[-_]", language.lower())[0], texts_en)
     own = templates or {}
     values = _values(facts, texts)
+    if facts.instead_of is not None:
+        return _of_change(facts, values, texts, own)
     if (key := _text_key(facts)) != "duplicate":
         return _text(key, values, texts, own)
     note = _own(own, "duplicate", values) or texts.LINES["duplicate"].format(**values)
@@ -198,6 +208,10 @@ def _text_key(facts: Facts) -> str:
             return _DUPLICATE_OF.get(facts.state, "duplicate")
         case Code.CONFLICT if not facts.earlier_action_id and not facts.differing:
             return "conflict" if facts.state != "failed" else "conflict_remote"
+        case Code.DENIED if facts.is_withdrawn:
+            return "withdrawn"
+        case Code.UNAVAILABLE if facts.by_person:
+            return "not_done"
         case code:
             return str(code)
 
@@ -212,6 +226,19 @@ def _text(key: str, values: Mapping[str, str], texts: ModuleType, own: Mapping[s
         lines.append(texts.WORDS["result"].format(**values))
     lines.append(texts.LINES[key].format(**values))
     return "\n".join(lines)
+
+
+def _of_change(facts: Facts, values: Mapping[str, str], texts: ModuleType, own: Mapping[str, str]) -> str:
+    """Return that a person changed the request, and then what became of the changed one."""
+    if (written := _own(own, Code.CHANGED_BY_PERSON, values)) is not None:
+        return written
+    key = _text_key(dataclasses.replace(facts, differing={}))
+    changed = texts.SENTENCES["changed_by_person"].format(**{**values, "summary": _shown(facts.instead_of)})
+    became = texts.SENTENCES["succeeded" if key == "duplicate" else key].format(**values)
+    lines = [f"{changed}{texts.WORDS['sentence_separator']}{became}"]
+    if facts.code in (Code.SUCCEEDED, Code.DUPLICATE) and values["result"]:
+        lines.append(texts.WORDS["result"].format(**values))
+    return "\n".join([*lines, texts.LINES["changed_by_person"].format(**values)])
 
 
 def _own(own: Mapping[str, str], key: str, values: Mapping[str, str]) -> str | None:
@@ -244,7 +271,7 @@ def _values(facts: Facts, texts: ModuleType) -> dict[str, str]:
         "differing": differing or texts.WORDS["its_arguments"],
         "changes": differing,
         "until": _shown(facts.until),
-        "approver": _shown(facts.approver) or texts.WORDS["someone"],
+        "approver": _approver(facts, texts),
         "earlier": _shown(facts.earlier_action_id or facts.action_id),
         "earlier_state": texts.STATES.get(facts.state, texts.WORDS["state_unclear"]),
         "attempts": str(facts.attempts),
@@ -257,7 +284,13 @@ def _values(facts: Facts, texts: ModuleType) -> dict[str, str]:
 
 def _reason(facts: Facts, texts: ModuleType) -> str:
     reason = _shown(facts.reason)
-    return rules.in_words(reason, texts.RULES) if facts.code is Code.INVALID else reason
+    return rules.in_words(reason, texts.RULES) if facts.code in (Code.INVALID, Code.BUDGET_EXCEEDED) else reason
+
+
+def _approver(facts: Facts, texts: ModuleType) -> str:
+    if (facts.approver or "").split(":")[0] == "policy":
+        return str(texts.WORDS["policy"])
+    return _shown(facts.approver) or str(texts.WORDS["someone"])
 
 
 def _absence(facts: Facts, values: Mapping[str, str], texts: ModuleType) -> dict[str, str]:

@@ -4,31 +4,36 @@ Owns the making of a `Call` (validation, identity, keys) and of the `Outcome` (w
 told). What happens between them is `settled.tools.protocol`.
 """
 
+import json
 import logging
 import os
 import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias, assert_never
 
 from pydantic import BaseModel
 
 from settled.state import canonical
-from settled.state.errors import LEDGER_IS_GONE, InvalidArguments
+from settled.state.canonical import differing
+from settled.state.errors import LEDGER_IS_GONE, ContractError, InvalidArguments
 from settled.state.machine import State
 from settled.state.model import Action, Plan
 from settled.state.store import Ledger
 from settled.tools import arguments as args
 from settled.tools import protocol
-from settled.tools.contract import Contract, contract_of
+from settled.tools.attempt import restored
+from settled.tools.contract import Contract, Risk, contract_of
 from settled.tools.effects import Steps
 from settled.tools.messages import Code, Facts
+from settled.tools.policy import BY_POLICY, PlannedAction, Policy
 from settled.tools.reading import ReadEnd, read
 from settled.tools.result import Outcome, Told
 from settled.tools.runner import REAL, Runner, World
-from settled.tools.standing import Answered, Call, Waiting
+from settled.tools.standing import WITHDRAWN, Answered, Call, Waiting, closed_code, json_values
 
 Arguments: TypeAlias = Mapping[str, object] | Sequence[object]
 Decision: TypeAlias = str | Sequence[str]
@@ -52,6 +57,8 @@ class Options:
     wait_s: float = WAIT_S
     is_orphan: Callable[[Action], bool] = lambda _: False
     owner_prefix: str = ""
+    roles: Sequence[str] = ()
+    policies: Mapping[str, Policy] = field(default_factory=dict)
     random: Callable[[], float] = random.random
 
 
@@ -64,6 +71,8 @@ def perform(
     tenant: str = "default",
     decision: Decision | None = None,
     requester: str | None = None,
+    roles: Sequence[str] = (),
+    policies: Mapping[str, Policy] | None = None,
     correlation_id: str | None = None,
     language: str = "en",
     wait_s: float = WAIT_S,
@@ -73,13 +82,26 @@ def perform(
     """Call a tool that was declared with @action, with at most one effect for its intent.
 
     `arguments` is a mapping, or the values in order. `thread_id` is the conversation that the intent belongs to;
-    `decision` names the request (a message id, a click), so that a repeat of it meets the same action for ever and
-    not only within the window. `wait_s` bounds the wait for another caller that has the same action in flight.
+    `decision` names the request (a message id, a click), so that a repeat of it meets the same action for ever and not
+    only within the window. `requester` is on whose behalf it is called, and `roles` what they may do; `policies` are by
+    risk, for tools that declare no `approval` of their own. `wait_s` bounds the wait for another caller that has the
+    same action in flight. Where a person is asked, the outcome says so, and the same call later carries the action on.
 
     Bad arguments, a refusal, an unknown outcome and a ledger that is away are answers, not exceptions. Raises
     ContractError for a tool without a contract.
     """
-    options = Options(thread_id, tenant, decision, requester, correlation_id, language or "en", wait_s, random=random)
+    options = Options(
+        thread_id,
+        tenant,
+        decision,
+        requester,
+        correlation_id,
+        language or "en",
+        wait_s,
+        roles=roles,
+        policies=check_policies(policies),
+        random=random,
+    )
     visit = _begin(contract_of(tool), arguments, options, ledger, world)
     return visit if isinstance(visit, Outcome) else visit.runner.drive(_carried(visit))
 
@@ -93,6 +115,8 @@ async def aperform(
     tenant: str = "default",
     decision: Decision | None = None,
     requester: str | None = None,
+    roles: Sequence[str] = (),
+    policies: Mapping[str, Policy] | None = None,
     correlation_id: str | None = None,
     language: str = "en",
     wait_s: float = WAIT_S,
@@ -102,7 +126,18 @@ async def aperform(
     """As `perform`, in an event loop. When it is cancelled, what is known is recorded before the cancellation goes
     on.
     """
-    options = Options(thread_id, tenant, decision, requester, correlation_id, language or "en", wait_s, random=random)
+    options = Options(
+        thread_id,
+        tenant,
+        decision,
+        requester,
+        correlation_id,
+        language or "en",
+        wait_s,
+        roles=roles,
+        policies=check_policies(policies),
+        random=random,
+    )
     visit = _begin(contract_of(tool), arguments, options, ledger, world)
     return visit if isinstance(visit, Outcome) else await visit.runner.adrive(_carried(visit))
 
@@ -126,7 +161,7 @@ def _carried(visit: _Visit) -> Steps[Outcome]:
     try:
         if call.contract.is_read:
             return of_read(call.contract, (yield from read(call)), call)
-        return outcome(call, (yield from protocol.perform(call)))
+        return outcome(*(yield from protocol.perform(call)))
     except InvalidArguments as error:
         return unrecorded(call, invoked=True) if runner.invoked else invalid(call.contract, error, call.language)
     except LEDGER_IS_GONE:
@@ -150,6 +185,19 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
     plain = args.plain_json(model)
     if not contract.is_read:
         args.check_read_back(model, plain, hints)
+    summary = contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS]
+    planned = PlannedAction(
+        tool=contract.name,
+        risk=contract.risk,
+        arguments=values,
+        tenant=options.tenant,
+        thread_id=options.thread_id,
+        requester=options.requester,
+        roles=frozenset(options.roles),
+        summary=summary,
+        fingerprint=fingerprint,
+        repeat_of=repeat_of,
+    )
     plan = Plan(
         tenant=options.tenant,
         id=new_id(),
@@ -163,18 +211,82 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         business_key=canonical.business_digest(**scope, fields=unique, annotations=hints) if unique else None,
         decision=_decision(options, contract, model, repeat_of),
         arguments=args.sealed_json(plain, contract.secrets, store.vault),
-        summary=contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS],
+        summary=summary,
         requester=options.requester,
         correlation_id=options.correlation_id,
         trace_context=None,
         repeat_of=repeat_of,
-        approver=None if repeat_of else "policy",
+        approver=BY_POLICY,
         owner=f"{options.owner_prefix}{os.getpid()}-{secrets.token_hex(5)}",
         window_s=contract.window_s,
         lease_s=contract.lease_s,
         deadline_s=contract.deadline_s,
+        is_claimed_later=bool(contract.budgets),
     )
-    return Call(contract, values, plan, options.wait_s, options.language, options.random, options.is_orphan)
+    for budget in contract.budgets:
+        budget.mark(planned)  # an amount that cannot be counted is a bad call
+    return Call(
+        contract,
+        values,
+        plan,
+        options.wait_s,
+        options.language,
+        options.random,
+        planned,
+        partial(_taken_up, store),
+        options.is_orphan,
+        policies_of(contract, options.policies),
+    )
+
+
+def taken_up(contract: Contract, action: Action, store: Ledger, options: Options) -> Call:
+    """Return the call of an action that stands in the ledger, made from its row; InvalidArguments where its stored
+    arguments cannot be read any more.
+    """
+    call = prepare(contract, restored(contract, action, store), options, store)
+    return _taken_up(store, call, action)
+
+
+def _taken_up(store: Ledger, call: Call, action: Action) -> Call:
+    values = restored(call.contract, action, store)
+    plan = replace(
+        call.plan,
+        id=action.id,
+        fingerprint=action.fingerprint,
+        arguments=json.dumps(action.arguments),
+        summary=action.summary,
+        occurrence=action.occurrence,
+        idempotency_key=action.idempotency_key,
+        repeat_of=action.repeat_of,
+        decision=None,
+    )
+    planned = replace(call.planned, arguments=values, summary=action.summary, fingerprint=action.fingerprint)
+    return replace(call, values=values, plan=plan, planned=planned, taken_up=action)
+
+
+def policies_of(contract: Contract, by_risk: Mapping[str, Policy]) -> tuple[Policy, ...]:
+    """Return what judges a call: the tool's own policies, else the caller's for its risk."""
+    if contract.approval or contract.is_read:
+        return contract.approval
+    default = by_risk.get(contract.risk)
+    return () if default is None else (default,)
+
+
+def _is_general(policy: object) -> bool:
+    return callable(policy) and not getattr(policy, "names", ())
+
+
+def check_policies(given: Mapping[str, Policy] | None) -> Mapping[str, Policy]:
+    """Return policies by risk; ContractError for a risk that there is not, and for what is no policy."""
+    writes = [str(risk) for risk in Risk if risk is not Risk.READ]
+    for risk, policy in (given or {}).items():
+        if risk not in writes:
+            raise ContractError(f"policies: {risk!r} is no risk of a write, which are {', '.join(writes)}")
+        if not _is_general(policy):
+            raise ContractError(
+                f"policies: that of {risk} must be a function of the planned action, and name no argument"
+            )
+    return given or {}
 
 
 MAX_SUMMARY_CHARS = 500
@@ -196,7 +308,7 @@ _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 def outcome(call: Call, end: Answered | Waiting) -> Outcome:
     """Return what the caller is given for the end of a call."""
     if isinstance(end, Waiting):
-        end = Answered(Code.WAITING_FOR_APPROVAL, end.action)
+        return _waiting(call, end.action)
     action = end.action
     earlier = (
         action.id
@@ -209,12 +321,29 @@ def outcome(call: Call, end: Answered | Waiting) -> Outcome:
         summary=call.plan.summary if end.code is Code.CONFLICT else action.summary,
         reason=end.reason,
         field=end.field,
-        differing=end.differing,
         earlier_action_id=earlier,
         replayed=end.replayed,
+        **({"differing": end.differing} | _of_change(call)),
     )
     told = _told(facts, call.language, call.contract.messages)
     return replace(told, state=action.state, idempotency_key=action.idempotency_key)
+
+
+def _waiting(call: Call, action: Action) -> Outcome:
+    told = _told(_facts(Code.WAITING_FOR_APPROVAL, action), call.language, call.contract.messages)
+    return replace(told, state=action.state, idempotency_key=action.idempotency_key)
+
+
+def _of_change(call: Call) -> dict[str, Any]:
+    """Return what there is to tell of a person's change: which request it was, and what is different now."""
+    if (original := call.instead_of) is None:
+        return {}
+    c = call.contract
+    old, new = (
+        {k: v for k, v in one.items() if k not in c.secrets}
+        for one in (original.arguments, json_values(call.plan.arguments))
+    )
+    return {"instead_of": original.summary, "supersedes": original.id, "differing": differing(old, new)}
 
 
 def invalid(contract: Contract, error: InvalidArguments, language: str) -> Outcome:
@@ -244,7 +373,7 @@ def recalled(action: Action, language: str) -> Outcome:
     """Return what is known of an action whose own call can no longer be carried on: its tool was renamed or changed
     since, or nobody goes on with it.
     """
-    told = _told(_facts(_code_of(action), action, reason=action.reason, replayed=True), language, {})
+    told = _told(_facts(_code_of(action), action, replayed=True), language, {})
     return replace(told, state=action.state, idempotency_key=action.idempotency_key)
 
 
@@ -258,10 +387,8 @@ def _code_of(action: Action) -> Code:
             return Code.MANUAL_REVIEW if action.escalated_at else Code.UNKNOWN
         case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
             return Code.SUCCEEDED
-        case State.FAILED:
-            return Code(action.code or Code.REJECTED)
-        case State.CANCELLED:
-            return Code(action.code or Code.DENIED)
+        case State.FAILED | State.CANCELLED:
+            return closed_code(action)
         case _:
             assert_never(action.state)
 
@@ -276,9 +403,22 @@ def _facts(code: Code, action: Action, **more: Any) -> Facts:
             "receipt": action.receipt,
             "result": action.result,
             "attempts": action.attempt,
+            "reason": action.reason,
+            "is_withdrawn": action.code == WITHDRAWN,
+            "by_person": action.evidence == "person",
+            **_deciding(action),
             **more,
         },
     )
+
+
+def _deciding(action: Action) -> dict[str, Any]:
+    """Return who decides or decided, and until when: of an action that waits, whom its policy names."""
+    until = action.asked_until.isoformat(timespec="seconds") if action.asked_until else None
+    if action.state is State.CANCELLED and action.code != Code.EXPIRED:
+        return {"approver": action.approver, "until": until}
+    named: Any = (action.asking or {}).get("approvers", ())
+    return {"approver": ", ".join(map(str, named)) or None, "until": until}
 
 
 def of_read(contract: Contract, end: ReadEnd, call: Call) -> Outcome:
@@ -293,7 +433,7 @@ def of_read(contract: Contract, end: ReadEnd, call: Call) -> Outcome:
 def _told(facts: Facts, language: str, templates: Mapping[str, str]) -> Outcome:
     return Outcome(
         state=None,
-        code=facts.code,
+        code=Code.CHANGED_BY_PERSON if facts.instead_of is not None else facts.code,
         action_id=facts.action_id or None,
         idempotency_key=None,
         receipt=facts.receipt,

@@ -9,13 +9,16 @@ outcome is unknown and never sent again before the remote side was asked; a stal
 There is no `finally`, no broad `except` and no context manager across a yield: a killed process runs none of them.
 """
 
+import json
+from dataclasses import replace
 from typing import assert_never
 
 from settled.state import ledger
 from settled.state.errors import InvalidArguments
 from settled.state.machine import State
-from settled.state.model import Action, Claim
+from settled.state.model import Action, Claim, Met
 from settled.tools import reconcile as reconciling
+from settled.tools.approval import expire, judged, lapse, marks, over_budget
 from settled.tools.contract import Contract
 from settled.tools.effects import Steps, Stopped, ask, invoke, sleep
 from settled.tools.messages import Code
@@ -36,16 +39,21 @@ from settled.tools.standing import (
     Again,
     Answered,
     Call,
+    Changed,
     Claimable,
+    Compared,
     First,
     Granted,
     InFlight,
     Orphan,
+    Overdue,
     Standing,
+    Superseded,
     Unsettled,
     Waiting,
     by_state,
     claim_of,
+    conflict,
     stand,
 )
 from settled.tools.storable import storable
@@ -55,13 +63,16 @@ RACES = 10
 wrong.
 """
 
+MAX_EDITS = 50
+"""Of one action, each by a person: more is no conversation any more."""
+
 FIRST_POLL_S, LAST_POLL_S = 0.05, 0.5
 """While another caller is in flight: soon at first, since most calls are short, then gently."""
 
 
-def perform(call: Call) -> Steps[Answered | Waiting]:
-    """Carry one call to its answer."""
-    standing = yield from plan(call)
+def perform(call: Call) -> Steps[tuple[Call, Answered | Waiting]]:
+    """Carry one call to its answer; the call that it is for is another one where a person has changed the action."""
+    call, standing = yield from begin(call)
     while True:
         match standing:
             case Granted():
@@ -70,17 +81,37 @@ def perform(call: Call) -> Steps[Answered | Waiting]:
                 finding = yield from reconciling.reconcile(call, standing)
                 standing = yield from settle(call, finding)
             case Answered() | Waiting():
-                return standing
+                return call, standing
             case _:
                 assert_never(standing)
 
 
-def plan(call: Call) -> Steps[Standing]:
+def begin(call: Call) -> Steps[tuple[Call, Standing]]:
+    """Plan a call, and follow what people have changed its action into."""
+    for _ in range(MAX_EDITS):
+        standing = yield from plan(call)
+        if not isinstance(standing, Changed):
+            return call, standing
+        call = standing.call
+    raise AssertionError(f"{call.contract.name}: the action was changed {MAX_EDITS} times, one after the other")
+
+
+def plan(call: Call) -> Steps[Standing | Changed]:
     """Begin the call's action and, where no person is asked, claim it in the same commit; or meet the one that
     exists.
+
+    The policy is asked where the call's decision has met no action yet, and never again for the same decision.
     """
+    if call.taken_up is not None:
+        return (yield from _meet(call, (yield from _now(call, call.taken_up))))
     if call.plan.repeat_of is not None:
         yield from _check_repeat(call, call.plan.repeat_of)
+    if call.policies and call.plan.decision is not None:
+        known = yield from ask(ledger.known(call.plan.tenant, call.plan.decision))
+        if known is not None:
+            return (yield from _follow(call, stand(call, Met("decision", known))))
+    if call.policies or call.plan.repeat_of is not None:
+        call = yield from judged(call)
     occurrence, unseen = call.plan.occurrence, 0
     for _ in range(RACES):
         met = yield from ask(ledger.plan(call.as_occurrence(occurrence)))
@@ -155,11 +186,17 @@ def _check_repeat(call: Call, repeat_of: str) -> Steps[None]:
         raise InvalidArguments("repeat_of", "names no earlier action of this tool")
 
 
-def _follow(call: Call, first: First) -> Steps[Standing]:
+def _follow(call: Call, first: First) -> Steps[Standing | Changed]:
     """Turn what the call met into something that it can act on."""
     match first:
         case Claimable(action=action):
             return (yield from _claim(call, action))
+        case Overdue(action=action):
+            return (yield from expire(action)) or (yield from _meet(call, (yield from _now(call, action))))
+        case Superseded(action=action):
+            return Changed(call.take_up(replace(call, instead_of=action), (yield from _successor(action))))
+        case Compared(action=action):
+            return (yield from _compare(call, action))
         case Orphan(action=action):
             return (yield from _take_over(call, action))
         case InFlight(action=action):
@@ -172,19 +209,47 @@ def _follow(call: Call, first: First) -> Steps[Standing]:
             assert_never(first)
 
 
-def _claim(call: Call, action: Action) -> Steps[Standing]:
-    c = call.contract
-    query = ledger.claim(action.tenant, action.id, owner=call.plan.owner, lease_s=c.lease_s, deadline_s=c.deadline_s)
-    moved = yield from ask(query)
+def _claim(call: Call, action: Action) -> Steps[Standing | Changed]:
+    c, budgets = call.contract, json.dumps(marks(call))
+    spans = {"lease_s": c.lease_s, "deadline_s": c.deadline_s}
+    moved = yield from ask(ledger.claim(action.tenant, action.id, owner=call.plan.owner, budgets=budgets, **spans))
     if moved is not None:
         return Granted(moved, claim_of(moved, call.plan.owner))
-    now = yield from load(claim_of(action, call.plan.owner))
-    if now.state is State.APPROVED:  # its approval ended before anybody ran it
-        return Waiting(now)
-    return (yield from _rejoin(call, now))
+    now = yield from _now(call, action)
+    if now.state is not State.APPROVED:
+        return (yield from _meet(call, now))
+    if (asked_again := (yield from lapse(now))) is not None:
+        return Waiting(asked_again)
+    if (ended := (yield from over_budget(call, now))) is not None:
+        return ended
+    return (yield from _meet(call, (yield from _now(call, now))))  # room appeared, or somebody moved it
 
 
-def _take_over(call: Call, action: Action) -> Steps[Standing]:
+def _now(call: Call, action: Action) -> Steps[Action]:
+    return (yield from load(claim_of(action, call.plan.owner)))
+
+
+def _successor(action: Action) -> Steps[Action]:
+    """Return the action that a person changed this one into."""
+    changed = yield from ask(ledger.load(action.tenant, action.superseded_by or ""))
+    if changed is None:
+        raise AssertionError(f"{action.id} was changed into {action.superseded_by}, which is gone from the ledger")
+    return changed
+
+
+def _compare(call: Call, action: Action) -> Steps[Standing | Changed]:
+    """The call may ask for what a person has changed: then it is about the changed action, and no conflict with it."""
+    original: Action | None = action
+    for _ in range(MAX_EDITS):
+        if original is None or original.supersedes is None:
+            break
+        original = yield from ask(ledger.load(action.tenant, original.supersedes))
+        if original is not None and original.fingerprint == call.plan.fingerprint:
+            return Changed(call.take_up(replace(call, instead_of=original), action))
+    return conflict(call, action)
+
+
+def _take_over(call: Call, action: Action) -> Steps[Standing | Changed]:
     """The owner's time is up. That does not make the action free to run: it makes its outcome unknown."""
     claim = claim_of(action, call.plan.owner)
     reason = "its owner stopped before it recorded an outcome"
@@ -193,10 +258,10 @@ def _take_over(call: Call, action: Action) -> Steps[Standing]:
     moved = yield from ask(query)
     if moved is not None:
         return Unsettled(moved, took_over=True)
-    return (yield from _rejoin(call, (yield from load(claim))))
+    return (yield from _meet(call, (yield from load(claim))))
 
 
-def _wait(call: Call, action: Action) -> Steps[Standing]:
+def _wait(call: Call, action: Action) -> Steps[Standing | Changed]:
     """Wait a bounded time for the caller that has it in flight, and say so when that is over."""
     waited, pause = 0.0, FIRST_POLL_S
     while waited < call.wait_s:
@@ -213,9 +278,17 @@ def _wait(call: Call, action: Action) -> Steps[Standing]:
     return Answered(code, action, replayed=True, reason=action.reason)
 
 
-def _rejoin(call: Call, action: Action) -> Steps[Standing]:
+def _meet(call: Call, action: Action) -> Steps[Standing | Changed]:
     """Somebody else moved the action: go on from where it stands now."""
     return (yield from _follow(call, by_state(call, action, same_decision=True)))
+
+
+def _rejoin(call: Call, action: Action) -> Steps[Standing]:
+    """As `_meet`, for an action that has been claimed: what has run once is changed by nobody."""
+    standing = yield from _meet(call, action)
+    if isinstance(standing, Changed):
+        raise AssertionError(f"{action.id} ran, and was changed afterwards")
+    return standing
 
 
 def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Steps[Action | Standing]:

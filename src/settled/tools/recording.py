@@ -13,7 +13,7 @@ from settled.state.model import Action, Claim
 from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
 from settled.tools.outcome import Conflict, Forbidden, Invalid, Rejected, Succeeded
-from settled.tools.standing import Answered
+from settled.tools.standing import Answered, closed_code
 from settled.tools.storable import storable
 
 
@@ -70,7 +70,7 @@ def answer(code: Code, action: Action, mine: bool, reason: str | None, field: st
         case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
             return Answered(Code.SUCCEEDED, action, replayed=True)
         case State.FAILED | State.CANCELLED:
-            return Answered(Code(action.code or Code.REJECTED), action, replayed=True, reason=action.reason)
+            return Answered(closed_code(action), action, replayed=True, reason=action.reason)
         case _:
             return Answered(Code.UNKNOWN, action, replayed=True, reason=action.reason)
 

@@ -39,6 +39,7 @@ _KNOWN: Mapping[str, str] = {
     "one_of": r"Input should be ('.+)",
     "wide_number": r"must fit in a signed 64-bit integer.*",
     "nul": r"must not hold a NUL character",
+    "budget": r"(\S+) of (\S+) are used, and (\S+) more would be needed",
     "authors": r"(?:Value error|Assertion failed), (.+)",
 }
 

@@ -24,6 +24,7 @@ from settled.tools.attempt import (
     answer_of,
     context_of,
     inquiry_of,
+    is_as_approved,
     is_control_flow,
     outcome_of_raise,
     outcome_of_return,
@@ -32,9 +33,10 @@ from settled.tools.attempt import (
 )
 from settled.tools.context import CURRENT, ActionContext
 from settled.tools.contract import Contract, Inquiry, QueryFunction
-from settled.tools.effects import Answer, Ask, Effect, Inconclusive, Invoke, Probe, Read, Sleep, Steps, Stopped
+from settled.tools.effects import Answer, Ask, Effect, Inconclusive, Invoke, Judge, Probe, Read, Sleep, Steps, Stopped
 from settled.tools.leases import keeper_of
-from settled.tools.outcome import AttemptOutcome, Ended, Refused, Unknown, Unreadable
+from settled.tools.outcome import AttemptOutcome, Ended, Forbidden, Refused, Unknown, Unreadable
+from settled.tools.policy import Deny, PlannedAction, Policy, Verdict
 from settled.tools.protocol import late
 
 R = TypeVar("R")
@@ -115,14 +117,22 @@ def _failed(effect: Effect, error: BaseException) -> _Carried:
 
 
 class Runner:
-    """Carries out the steps of one call. `invoked` tells whether its body was ever called."""
+    """Carries out the steps of one call. `invoked` tells whether its body was ever called. Without a contract it can
+    only ask the ledger.
+    """
 
-    def __init__(self, contract: Contract, store: Ledger, world: World = REAL) -> None:
-        self.contract = contract
+    def __init__(self, contract: Contract | None, store: Ledger, world: World = REAL) -> None:
+        self._contract = contract
         self.store = store
         self.world = world
         self.invoked = False
         self._asked_at = world.monotonic()
+
+    @property
+    def contract(self) -> Contract:
+        """The tool that is called; steps that only ask the ledger need none."""
+        assert self._contract is not None, "only what asks the ledger runs without a contract"
+        return self._contract
 
     def drive(self, steps: Steps[R]) -> R:
         """Carry steps out to their end in this thread."""
@@ -187,12 +197,14 @@ class Runner:
                 return self._read(dict(values))
             case Probe(action=action, values=values):
                 return self._probe(action, values)
+            case Judge(policy=policy, planned=planned):
+                return self._judge(policy, planned)
             case Sleep(seconds=seconds):
                 return self.world.sleep(seconds)
             case _:
                 assert_never(effect)
 
-    async def _aperform(self, effect: Invoke | Read | Probe | Sleep) -> Any:
+    async def _aperform(self, effect: Invoke | Read | Probe | Judge | Sleep) -> Any:
         match effect:
             case Invoke(action=action, claim=claim):
                 return await self._ainvoke(action, claim)
@@ -200,6 +212,8 @@ class Runner:
                 return await self._aread(dict(values))
             case Probe(action=action, values=values):
                 return await self._aprobe(action, values)
+            case Judge(policy=policy, planned=planned):
+                return await self._ajudge(policy, planned)
             case Sleep(seconds=seconds):
                 return await self.world.asleep(seconds)
             case _:
@@ -253,10 +267,12 @@ class Runner:
         self._let_go(action, claim, body, context)
         return TIMED_OUT
 
-    def _ready(self, action: Action) -> _Ready | Unknown | Refused:
+    def _ready(self, action: Action) -> _Ready | Unknown | Refused | Forbidden:
         """Return what the body is called with; or the end of an attempt that cannot be made."""
         try:
             values = restored(self.contract, action, self.store)
+            if action.asking is not None and not is_as_approved(self.contract, action, values):
+                return Forbidden("its stored arguments are not those that were approved")
         except InvalidArguments as error:
             return _unreadable(error)
         timeout_s = self._time_left(action)
@@ -340,6 +356,16 @@ class Runner:
             await _within(query, self.contract.timeout_s)
         return _answered(query) if query.done() else _NO_ANSWER
 
+    def _judge(self, policy: Policy, planned: PlannedAction) -> Verdict:
+        judging = bodies.start(policy, planned)
+        wait([judging], self.contract.timeout_s)
+        return _verdict(judging)
+
+    async def _ajudge(self, policy: Policy, planned: PlannedAction) -> Verdict:
+        judging = asyncio.ensure_future(bodies.astart(policy, planned))
+        await _within(judging, self.contract.timeout_s)
+        return _verdict(judging)
+
     @property
     def _query(self) -> QueryFunction:
         query = self.contract.query
@@ -377,6 +403,20 @@ async def _within(task: "asyncio.Future[Any]", timeout_s: float) -> None:
 def _unreadable(error: InvalidArguments) -> Unknown:
     """Return the end of an attempt that cannot be made here. It says nothing about the action: a person decides."""
     return Unknown(f"its stored arguments cannot be read here ({error})", cause=Unreadable)
+
+
+def _verdict(judging: AnyFuture) -> Verdict:
+    """Return what a policy said; one that fails, answers something else or nothing in its time permits nothing."""
+    if not judging.done() or judging.cancelled():
+        return Deny("the policy did not answer within its time")
+    error = judging.exception()
+    if error is None:
+        found = judging.result()
+        return found if isinstance(found, Verdict) else Deny(f"the policy answered {type(found).__name__}")
+    if is_control_flow(error):
+        raise error
+    _log.error("a policy raised", exc_info=error)
+    return Deny(f"the policy could not be asked ({type(error).__name__})")
 
 
 def _answered(query: AnyFuture) -> Answer:

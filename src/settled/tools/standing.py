@@ -16,6 +16,7 @@ from settled.state.model import Action, Claim, Met, Plan
 from settled.state.secrets import HIDDEN
 from settled.tools.contract import Contract
 from settled.tools.messages import Code
+from settled.tools.policy import BY_POLICY, PlannedAction, Policy
 
 RECONCILER_GRACE_S = 2.0
 """How long after a due query another caller concludes that whoever was reconciling has died."""
@@ -26,7 +27,9 @@ class Call:
     """One call of a tool, ready to be planned. `owner` is new for each call: a row with it was written by this call.
 
     `is_orphan` says whether a running action's owner is known to be dead (a session that holds the thread's lock
-    knows); `wait_s` bounds the wait for an action that another caller has in flight.
+    knows); `wait_s` bounds the wait for an action that another caller has in flight. `take_up` returns the call of an
+    action that stands in the ledger already, which is then `taken_up`; `instead_of` is the action that a person changed
+    into it.
     """
 
     contract: Contract
@@ -35,7 +38,12 @@ class Call:
     wait_s: float
     language: str
     random: Callable[[], float]
+    planned: PlannedAction
+    take_up: "Callable[[Call, Action], Call]"
     is_orphan: Callable[[Action], bool] = lambda _: False
+    policies: tuple[Policy, ...] = ()
+    taken_up: Action | None = None
+    instead_of: Action | None = None
 
     def as_occurrence(self, occurrence: int) -> Plan:
         """Return the plan of this call as the given occurrence of its intent."""
@@ -58,6 +66,13 @@ class Waiting:
     """The action waits for a person's approval."""
 
     action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A person has changed the action of this call: `call` is that of the changed one, to be begun in its place."""
+
+    call: Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +123,29 @@ class Claimable:
     action: Action
 
 
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Nobody decided in time."""
+
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Superseded:
+    """A person has changed it: another action has taken its place."""
+
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The intent's action has other arguments because a person changed it: perhaps the call is for the original."""
+
+    action: Action
+
+
 Standing = Granted | Waiting | Unsettled | Answered
-First = Standing | Again | InFlight | Orphan | Claimable
+First = Standing | Again | InFlight | Orphan | Claimable | Overdue | Superseded | Compared
 
 
 def stand(call: Call, met: Met) -> First:
@@ -128,6 +164,8 @@ def _stand(call: Call, met: Met) -> First:
     action = met.action
     if met.way == "business":
         return _taken(action)
+    if met.way == "born" and action.state is State.CANCELLED:
+        return Answered(closed_code(action), action, reason=action.reason)
     if call.plan.repeat_of is not None and action.repeat_of != call.plan.repeat_of:
         return Again(action.occurrence + 1)  # before the arguments: a repeat is the way on from a conflict
     if met.way != "decision" and action.fingerprint != call.plan.fingerprint:
@@ -141,7 +179,7 @@ def by_state(call: Call, action: Action, *, same_decision: bool) -> First:
     """Return what follows from the state of the call's own action."""
     match action.state:
         case State.PLANNED:
-            return Waiting(action)
+            return Overdue(action) if action.asking_is_over else Waiting(action)
         case State.APPROVED:
             return Claimable(action)
         case State.RUNNING:
@@ -154,7 +192,7 @@ def by_state(call: Call, action: Action, *, same_decision: bool) -> First:
         case State.FAILED:
             return _failed(call, action, same_decision)
         case State.CANCELLED:
-            return Answered(Code(action.code or Code.DENIED), action, replayed=True, reason=action.reason)
+            return _cancelled(call, action, same_decision)
         case _:
             assert_never(action.state)
 
@@ -180,14 +218,47 @@ def _unknown(call: Call, action: Action) -> First:
     return Unsettled(action, took_over=True) if overdue or call.is_orphan(action) else InFlight(action)
 
 
+WITHDRAWN = "withdrawn"
+"""The code of an action that was taken back before anybody decided; the model is told so under `denied`."""
+
+
+def closed_code(action: Action) -> Code:
+    """Return the code of an action that failed or was cancelled."""
+    if action.code == WITHDRAWN:
+        return Code.DENIED
+    return Code(action.code or (Code.REJECTED if action.state is State.FAILED else Code.DENIED))
+
+
+def _cancelled(call: Call, action: Action, same_decision: bool) -> First:
+    """A person's "no" binds the intent. What nobody decided, or a policy or a full budget stopped, may be asked for
+    anew by a new call: a policy is asked again then, and its second "no" is the first one's answer.
+    """
+    if action.superseded_by is not None:
+        return Superseded(action)
+    answered = Answered(closed_code(action), action, replayed=True, reason=action.reason)
+    again = Again(action.occurrence + 1)
+    if same_decision:
+        return answered
+    if action.code in (Code.EXPIRED, WITHDRAWN):
+        return again
+    if action.code == Code.BUDGET_EXCEEDED:
+        return again if _has_cooled(call, action) else answered
+    if action.approver == BY_POLICY and call.plan.denied is None:
+        return again
+    return answered
+
+
+def _has_cooled(call: Call, action: Action) -> bool:
+    return (action.now - (action.settled_at or action.now)).total_seconds() > call.contract.deadline_s
+
+
 def _failed(call: Call, action: Action, same_decision: bool) -> First:
     """A failed action did nothing, so only its own reason binds: a service that was away may be asked again a while
     later.
     """
-    cooled_s = (action.now - (action.settled_at or action.now)).total_seconds()
-    if action.code == Code.UNAVAILABLE and not same_decision and cooled_s > call.contract.deadline_s:
+    if action.code == Code.UNAVAILABLE and not same_decision and _has_cooled(call, action):
         return Again(action.occurrence + 1)
-    return Answered(Code(action.code or Code.REJECTED), action, replayed=True, reason=action.reason)
+    return Answered(closed_code(action), action, replayed=True, reason=action.reason)
 
 
 def _other_arguments(call: Call, action: Action) -> First:
@@ -197,6 +268,11 @@ def _other_arguments(call: Call, action: Action) -> First:
     did_nothing = action.state is State.CANCELLED or (action.state is State.FAILED and bool(action.may_change))
     if did_nothing or not action.in_window:
         return Again(action.occurrence + 1)
+    return conflict(call, action) if action.supersedes is None else Compared(action)
+
+
+def conflict(call: Call, action: Action) -> Answered:
+    """Return the answer to a call for the same intent with other arguments."""
     return Answered(Code.CONFLICT, action, differing=_shown(call, action))
 
 

@@ -22,6 +22,7 @@ SENTENCES = {
         "A person changed the request “{summary}”{changes_phrase}. The changed request is handled instead; the"
         " original was not carried out."
     ),
+    "withdrawn": "The request “{summary}” was taken back{reason_phrase}. Nothing was carried out.",
     "unknown": (
         "The request “{summary}” was received. Its outcome is not known yet; it is being checked and will be reported"
         " here."
@@ -47,6 +48,7 @@ SENTENCES = {
     "unavailable": (
         "The request “{summary}” was not carried out: the other side was not available. Nothing was changed."
     ),
+    "not_done": "The request “{summary}” was not carried out: a person has checked it. Nothing was changed.",
     "undone": "The request “{summary}” was carried out before and has been undone since.{receipt_phrase}",
     "undoing": (
         "The request “{summary}” was carried out before and is now being undone; the outcome will be reported here."
@@ -66,6 +68,7 @@ LINES = {
         "Note for the assistant: a person decided this; the original must not be submitted; tell the user the sentence"
         " above."
     ),
+    "withdrawn": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
     "unknown": "Note for the assistant: do not submit it again; tell the user the sentence above.",
     "manual_review": "Note for the assistant: do not submit it again; tell the user the sentence above.",
     "rejected": "Note for the assistant: this answer is final; do not submit it again; tell the user the reason.",
@@ -89,6 +92,7 @@ LINES = {
         "Note for the assistant: do not submit it again, with these or other values; tell the user the sentence above."
     ),
     "unavailable": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
+    "not_done": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
     "undone": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
     "undoing": "Note for the assistant: do not submit it again; tell the user the sentence above.",
     "closed": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
@@ -125,6 +129,8 @@ STATES = {
 
 WORDS = {
     "someone": "a person",
+    "policy": "the rules for such requests",
+    "sentence_separator": " ",
     "before_now": "{name} ({before} before, {now} now)",
     "absent": "no value",
     "its_arguments": "its arguments",
@@ -138,5 +144,6 @@ WORDS = {
 RULES = {
     "missing": "is missing",
     "no_such": "is not an argument of this tool",
+    "budget": "{} of {} are used, and {} more would be needed",
     "authors": "{}",
 }

@@ -9,6 +9,7 @@ SENTENCES = {
     "denied": "请求“{summary}”没有得到{approver}的批准{reason_phrase}，没有执行任何操作。",
     "expired": "请求“{summary}”没有执行：{approver}没有在期限内作出审批{deadline_phrase}，没有发生任何变化。",
     "changed_by_person": "请求“{summary}”已由人工修改{changes_phrase}，将按修改后的内容处理；原来的请求没有执行。",
+    "withdrawn": "请求“{summary}”已被撤回{reason_phrase}，没有执行任何操作。",
     "unknown": "请求“{summary}”已收到，目前还不知道结果，正在核实，有了结果会在这里告知。",
     "manual_review": "请求“{summary}”已收到，目前还不知道结果，需要由人工核实，有了结果会在这里告知。",
     "rejected": "请求“{summary}”未获通过{reason_phrase}。{earlier_receipt_phrase}",
@@ -21,6 +22,7 @@ SENTENCES = {
     ),
     "conflict_remote": "请求“{summary}”没有被接受：对方系统已用同一编号登记了另一笔请求，需要由人工查看。",
     "unavailable": "请求“{summary}”没有执行：对方系统暂时不可用，没有发生任何变化。",
+    "not_done": "请求“{summary}”没有执行：已由人工核实，没有发生任何变化。",
     "undone": "请求“{summary}”之前办理过，现已撤销。{receipt_phrase}",
     "undoing": "请求“{summary}”之前办理过，目前正在撤销，有了结果会在这里告知。",
     "closed": "请求“{summary}”之前已经关闭，没有执行任何操作{reason_phrase}。",
@@ -33,6 +35,7 @@ LINES = {
     "denied": "给助手的提示：这一决定有效，不要再次提交，请把上面这句话告诉用户。",
     "expired": "给助手的提示：不要自行再次提交，请把上面这句话告诉用户。",
     "changed_by_person": "给助手的提示：这是人工的决定，不得再提交原来的请求，请把上面这句话告诉用户。",
+    "withdrawn": "给助手的提示：不要自行再次提交，请把上面这句话告诉用户。",
     "unknown": "给助手的提示：不要再次提交，请把上面这句话告诉用户。",
     "manual_review": "给助手的提示：不要再次提交，请把上面这句话告诉用户。",
     "rejected": "给助手的提示：这是最终答复，不要再次提交，请把原因告诉用户。",
@@ -45,6 +48,7 @@ LINES = {
     ),
     "conflict_remote": "给助手的提示：不论原值还是换个值，都不要再次提交，请把上面这句话告诉用户。",
     "unavailable": "给助手的提示：不要自行再次提交，请把上面这句话告诉用户。",
+    "not_done": "给助手的提示：不要自行再次提交，请把上面这句话告诉用户。",
     "undone": "给助手的提示：不要自行再次提交，请把上面这句话告诉用户。",
     "undoing": "给助手的提示：不要再次提交，请把上面这句话告诉用户。",
     "closed": "给助手的提示：不要自行再次提交，请把上面这句话告诉用户。",
@@ -80,6 +84,8 @@ STATES = {
 
 WORDS = {
     "someone": "负责人",
+    "policy": "相关规定",
+    "sentence_separator": "",
     "before_now": "{name}（之前为 {before}，这次为 {now}）",
     "absent": "无",
     "its_arguments": "参数",
@@ -118,5 +124,6 @@ RULES = {
     "one_of": "只能是 {} 之一",
     "wide_number": "必须是 64 位以内的整数，更大的数请以文本形式给出",
     "nul": "不得含有空字符（NUL）",
+    "budget": "已用 {}，限额 {}，这次还需要 {}",
     "authors": "{}",
 }

@@ -8,7 +8,7 @@
 tenant, id, thread_id, tool, contract_version, idempotency_key, 'sha256:' || encode(fingerprint, 'hex'), occurrence, arguments,
 summary, requester, correlation_id, trace_context, repeat_of, planned_at, window_until, approver, approved_until, state, fencing_token, attempt, owner,
 started_at, lease_until, deadline_at, in_flight_until, queries, next_query_at, escalated_at, code, reason, may_change,
-receipt, result, evidence, settled_at
+receipt, result, evidence, settled_at, asking, asked_until, supersedes, superseded_by
 
 -- name: _clock
 -- One instant for the whole statement.
@@ -57,16 +57,16 @@ COALESCE(
         ORDER BY occurrence DESC LIMIT 1),
     (SELECT id FROM settled.actions WHERE tenant = %(tenant)s AND business_key = %(business_key)s))
 
--- name: plan
--- Begin an action, or meet the one that the intent or the business key has. No row of it: begun just now.
-WITH {clock}, {begun}
+-- name: _met
+-- Whether it began, and the action that a call began or met. No row of it: begun just now.
 SELECT (SELECT id FROM moved) IS NOT NULL, false, intent = %(intent)s, clock.now, {columns}
 FROM clock LEFT JOIN settled.actions ON tenant = %(tenant)s AND id = COALESCE((SELECT id FROM moved), {other})
 
--- name: plan_decided
--- As plan, for a decision: the action that the decision has met before comes first, and a new decision is noted.
-WITH {clock}, known AS (SELECT action_id FROM settled.decisions WHERE tenant = %(tenant)s AND decision = %(decision)s),
-{begun},
+-- name: _known
+known AS (SELECT action_id FROM settled.decisions WHERE tenant = %(tenant)s AND decision = %(decision)s)
+
+-- name: _decided
+-- The action that a decision has met before comes first, and a new decision is noted.
 met AS MATERIALIZED (
     SELECT COALESCE((SELECT id FROM moved), (SELECT action_id FROM known), {other}) AS met_id),
 decided AS (
@@ -82,37 +82,209 @@ repeated AS (
     INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context)
     SELECT tenant, id, (SELECT now FROM clock), state, state, 'repeat', attempt, %(actor)s, %(correlation_id)s, %(trace_context)s
     FROM settled.actions WHERE tenant = %(tenant)s AND id = (SELECT action_id FROM decided))
+
+-- name: _met_decided
 SELECT (SELECT id FROM moved) IS NOT NULL, (SELECT action_id FROM known) IS NOT NULL, intent = %(intent)s, clock.now, {columns}
 FROM clock, met LEFT JOIN settled.actions ON tenant = %(tenant)s AND id = met_id
 
+-- name: plan
+-- Begin an action and claim it in the same statement, or meet the one that the intent or the business key has.
+WITH {clock}, {begun}
+{met}
+
+-- name: plan_decided
+-- As plan, for a decision.
+WITH {clock}, {known}, {begun}, {decided}
+{met_decided}
+
+-- name: _judged
+-- Begin an action that is not claimed at once: a person is asked, or a budget is judged when it is claimed, or the policy denies it.
+-- `gate` is the CTE that lets it in.
+    INSERT INTO settled.actions (tenant, id, thread_id, tool, contract_version, intent, occurrence, idempotency_key, fingerprint,
+        business_key, arguments, summary, requester, correlation_id, trace_context, repeat_of, planned_at, window_until,
+        approver, state, trigger, owner, asking, asked_until, supersedes, code, reason, settled_at)
+    SELECT %(tenant)s, %(id)s, %(thread_id)s, %(tool)s, %(contract_version)s, %(intent)s, %(occurrence)s, %(idempotency_key)s,
+        %(fingerprint)s, %(business_key)s, %(arguments)s, %(summary)s, %(requester)s, %(correlation_id)s, %(trace_context)s, %(repeat_of)s,
+        now, now + %(window)s::interval, %(approver)s, %(state)s, %(trigger)s, %(owner)s, %(asking)s, now + %(ask_ttl)s::interval,
+        %(supersedes)s, %(code)s, %(reason)s, CASE WHEN %(code)s::text IS NOT NULL THEN now END
+    FROM clock, gate
+
+-- name: _issued
+-- The ticket of an action that waits for a person.
+    INSERT INTO settled.approvals (tenant, action_id, round, tool, fingerprint, summary, scope, requester, issued_at, valid_until)
+    SELECT tenant, id, 1 + (SELECT count(*) FROM settled.approvals WHERE tenant = moved.tenant AND action_id = moved.id),
+        tool, fingerprint, summary, asking ->> 'scope', requester, clock.now, asked_until
+    FROM moved, clock WHERE asking IS NOT NULL
+
+-- name: _born
+-- The events and the ticket of what `_judged` began.
+told AS (
+    INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
+    SELECT tenant, id, planned_at, step.from_state, step.to_state, step.trigger, 0,
+        CASE step.trigger WHEN 'plan' THEN %(actor)s ELSE %(approver)s END, %(correlation_id)s, %(trace_context)s,
+        CASE step.to_state WHEN moved.state THEN %(verdict)s::json END
+    FROM moved JOIN (VALUES ('planned', NULL, 'planned', 'plan'), ('approved', NULL, 'planned', 'plan'), ('approved', 'planned', 'approved', 'approve'),
+        ('cancelled', NULL, 'planned', 'plan'), ('cancelled', 'planned', 'cancelled', 'deny'))
+        AS step (state, from_state, to_state, trigger) ON step.state = moved.state),
+issued AS ({issued})
+
+-- name: _begun_judged
+-- As `begun`, for what `_judged` begins.
+gate AS (SELECT WHERE %(decision)s::bytea IS NULL
+    OR NOT EXISTS (SELECT FROM settled.decisions WHERE tenant = %(tenant)s AND decision = %(decision)s)),
+moved AS (
+    {judged}
+    ON CONFLICT DO NOTHING
+    RETURNING actions.*),
+{born}
+
+-- name: plan_judged
+-- As plan, for an action that is not claimed at once.
+WITH {clock}, {begun_judged}
+{met}
+
+-- name: plan_judged_decided
+-- As plan_decided, for an action that is not claimed at once.
+WITH {clock}, {known}, {begun_judged}, {decided}
+{met_decided}
+
+-- name: known
+-- The action that a decision has met.
+SELECT {columns}, settled.now() FROM settled.decisions JOIN settled.actions USING (tenant)
+WHERE tenant = %(tenant)s AND decision = %(decision)s AND id = action_id
+
+-- name: newest
+-- The last action of an intent.
+SELECT {columns}, settled.now() FROM settled.actions WHERE tenant = %(tenant)s AND intent = %(intent)s ORDER BY occurrence DESC LIMIT 1
+
+-- name: supersede
+-- A person edits what waits for approval: it ends, and its edited form begins, with a verdict of its own.
+WITH {clock}, gate AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'cancelled', trigger = 'supersede', business_key = NULL,
+        approver = %(editor)s, code = %(edited_code)s, reason = %(edited_reason)s, settled_at = clock.now, superseded_by = %(id)s
+    FROM clock WHERE tenant = %(tenant)s AND id = %(supersedes)s AND state = ANY(%(states)s::text[]) AND fingerprint = %(edited_fingerprint)s
+        AND coalesce(asked_until, clock.now + interval '1 s') > clock.now
+    RETURNING actions.*),
+closed AS (
+    UPDATE settled.approvals SET decision = 'supersede', decided_by = %(editor)s, decided_at = clock.now, note = %(note)s
+    FROM gate, clock WHERE approvals.tenant = gate.tenant AND action_id = gate.id AND decision IS NULL),
+ended AS (
+    INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
+    SELECT tenant, id, clock.now, previous, state, trigger, attempt, %(editor)s, correlation_id, trace_context, %(detail)s FROM gate, clock),
+moved AS (
+    {judged}
+    RETURNING actions.*),
+{born}
+{answer}
+
 -- name: approve
--- Permit a planned action to run, until an instant or for ever.
+-- Permit a planned action to run, until an instant or for ever: its ticket is decided with it.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'approved', trigger = 'approve',
-        approver = %(approver)s, approved_until = clock.now + %(valid_for)s::interval
+        approver = %(approver)s, approved_until = clock.now + %(valid_for)s::interval, asked_until = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[]) AND fingerprint = %(fingerprint)s
+        AND coalesce(asked_until, clock.now + interval '1 s') > clock.now
     RETURNING actions.*),
+decided AS (
+    UPDATE settled.approvals SET decision = 'approve', decided_by = %(approver)s, decided_at = clock.now, note = %(note)s,
+        valid_until = moved.approved_until
+    FROM moved, clock WHERE approvals.tenant = moved.tenant AND action_id = moved.id AND decision IS NULL),
 {told} {answer}
 
 -- name: cancel
--- End an action that never ran: denied, expired, superseded or withdrawn.
+-- End an action that never ran: denied, expired or withdrawn. It expires only after its end, and is denied only before it.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'cancelled', trigger = %(trigger)s, business_key = NULL,
-        code = %(code)s, reason = %(reason)s, settled_at = clock.now
+        approver = %(approver)s, code = %(code)s, reason = %(reason)s, settled_at = clock.now
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[])
+        AND CASE %(trigger)s WHEN 'expire' THEN coalesce(asked_until, clock.now) <= clock.now
+            WHEN 'deny' THEN coalesce(asked_until, clock.now + interval '1 s') > clock.now ELSE true END
     RETURNING actions.*),
+decided AS (
+    UPDATE settled.approvals SET decision = %(trigger)s, decided_by = %(approver)s, decided_at = clock.now, note = %(note)s
+    FROM moved, clock WHERE approvals.tenant = moved.tenant AND action_id = moved.id AND decision IS NULL),
 {told} {answer}
 
+-- name: _fits
+-- A ticket that permits the action as it stands: given, not spent, not over, and for this very fingerprint.
+SELECT FROM settled.approvals AS ticket WHERE ticket.tenant = actions.tenant AND ticket.action_id = actions.id
+    AND ticket.decision = 'approve' AND ticket.spent_at IS NULL AND ticket.fingerprint = actions.fingerprint
+    AND (ticket.valid_until IS NULL OR ticket.valid_until > clock.now)
+
 -- name: claim
--- Take the right to run an approved action; the approval's end is judged here, by this clock.
+-- Take the right to run an approved action: its ticket is spent, and its budgets are reserved, in this statement.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'running', trigger = 'claim',
         fencing_token = fencing_token + 1, attempt = attempt + 1, owner = %(owner)s, started_at = clock.now,
         lease_until = clock.now + %(lease)s, deadline_at = clock.now + %(deadline)s
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[])
-        AND (approved_until IS NULL OR approved_until > clock.now)
+        AND (approved_until IS NULL OR approved_until > clock.now) AND (asking IS NULL OR EXISTS ({fits}))
+        AND settled.has_room(tenant, %(budgets)s::json, clock.now)
     RETURNING actions.*),
+spent AS (
+    UPDATE settled.approvals SET spent_at = clock.now
+    FROM moved, clock WHERE approvals.tenant = moved.tenant AND action_id = moved.id AND decision = 'approve' AND spent_at IS NULL
+        AND (valid_until IS NULL OR valid_until > clock.now)),
+reserved AS (
+    INSERT INTO settled.reservations (at, budget, tenant, action_id, amount)
+    SELECT clock.now, decode(taken.budget, 'hex'), tenant, id, taken.amount
+    FROM moved, clock, json_to_recordset(%(budgets)s::json) AS taken (budget text, amount numeric)),
 {told} {answer}
+
+-- name: lapse
+-- A permission ended before anybody used it, or does not fit: the action is planned again, with a new ticket.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'planned', trigger = 'lapse', approver = NULL,
+        approved_until = NULL, asked_until = clock.now + (asking ->> 'ttl_s')::float8 * interval '1 second'
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[]) AND asking IS NOT NULL
+        AND (approved_until <= clock.now OR NOT EXISTS ({fits}))
+    RETURNING actions.*),
+issued AS ({issued}),
+{told} {answer}
+
+-- name: used
+-- How much of a budget is taken within its window.
+SELECT coalesce(sum(amount), 0) FROM settled.reservations
+WHERE tenant = %(tenant)s AND budget = decode(%(budget)s, 'hex') AND at > settled.now() - %(window)s::interval
+
+-- name: _approval_columns
+approvals.tenant, approvals.action_id, approvals.round, actions.thread_id, approvals.tool, 'sha256:' || encode(approvals.fingerprint, 'hex'),
+approvals.summary, actions.arguments, approvals.scope, actions.asking, approvals.requester, approvals.issued_at, approvals.valid_until,
+approvals.decision, approvals.decided_by, approvals.decided_at, approvals.note, approvals.spent_at, settled.now()
+
+-- name: open_approvals
+-- The requests of a tenant that a person may still decide, of one thread where it is given; those that end first come first.
+SELECT {approval_columns} FROM settled.approvals JOIN settled.actions ON actions.tenant = approvals.tenant AND actions.id = approvals.action_id
+WHERE approvals.tenant = %(tenant)s AND decision IS NULL AND valid_until > settled.now()
+    AND (%(thread_id)s::text IS NULL OR actions.thread_id = %(thread_id)s)
+ORDER BY valid_until, issued_at LIMIT %(most)s
+
+-- name: approvals_of
+-- The tickets of one action, in order.
+SELECT {approval_columns} FROM settled.approvals JOIN settled.actions ON actions.tenant = approvals.tenant AND actions.id = approvals.action_id
+WHERE approvals.tenant = %(tenant)s AND approvals.action_id = %(id)s ORDER BY round
+
+-- name: manual_queue
+-- What only a person can decide, oldest first.
+SELECT {columns}, settled.now() FROM settled.actions
+WHERE tenant = %(tenant)s AND escalated_at IS NOT NULL AND state IN ('unknown', 'compensation_pending')
+ORDER BY escalated_at LIMIT %(most)s
+
+-- name: findings
+-- What was learnt about some unknown actions: each question's answer, why a person is to decide, late replies.
+SELECT action_id, trigger, detail FROM settled.events
+WHERE tenant = %(tenant)s AND action_id = ANY(%(ids)s::text[]) AND trigger IN ('ask', 'escalate', 'late', 'lose') ORDER BY id
+
+-- name: ask_again
+-- A person sends an action out of the manual queue, back to whoever asks the remote side.
+WITH {clock}, moved AS (
+    UPDATE settled.actions SET escalated_at = NULL, next_query_at = clock.now
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = 'unknown' AND escalated_at IS NOT NULL
+    RETURNING actions.*),
+told AS (
+    INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
+    SELECT tenant, id, clock.now, state, state, 'ask_again', attempt, %(actor)s, correlation_id, trace_context, %(detail)s FROM moved, clock)
+{answer}
 
 -- name: renew
 -- Prolong the leases that this process holds; returns those that are still its own.
@@ -135,13 +307,15 @@ WITH {clock}, moved AS (
 {told} SELECT settled_at FROM moved
 
 -- name: fail
--- Settle: it did not take place and never will.
+-- Settle: it did not take place and never will. What it had reserved of its budgets is given back.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'failed', trigger = 'fail', business_key = NULL,
         code = %(code)s, reason = %(reason)s, may_change = %(may_change)s, receipt = %(receipt)s, settled_at = clock.now,
-        owner = NULL, lease_until = NULL, next_query_at = NULL
+        owner = NULL, lease_until = NULL, next_query_at = NULL, evidence = %(evidence)s
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
     RETURNING actions.*),
+returned AS (
+    DELETE FROM settled.reservations USING moved WHERE reservations.tenant = moved.tenant AND reservations.action_id = moved.id),
 {told} {answer}
 
 -- name: refuse

@@ -1,0 +1,112 @@
+"""Approval in the protocol: the verdict of a policy, and what becomes of a ticket that is not used.
+
+Steps that `settled.tools.protocol` takes between planning and claiming. The policy is asked once, before the action is
+begun; its verdict is written down with it. Everything after that is judged by the ledger's clock in the statement that
+moves the action: a request that nobody answered expires, a permission that nobody used lapses and is asked for again.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+
+from settled.state import ledger
+from settled.state.machine import Trigger
+from settled.state.model import Action, Plan
+from settled.tools.effects import Steps, Stopped, ask, judge
+from settled.tools.messages import Code
+from settled.tools.policy import BY_POLICY, Allow, Ask, Deny, PlannedAction, Remembering, Verdict
+from settled.tools.standing import Answered, Call
+
+REPEATED = Ask("it is asked for once more, although it was done before")
+"""A deliberate repeat is never silent, whatever the policy would allow."""
+
+
+class Unjudged(Exception):
+    """The caller stopped before the policy had answered: nothing was begun. (Its own signal travels on instead.)"""
+
+
+def judged(call: Call) -> Steps[Call]:
+    """Return the call with the verdict of its policies; of several, the first that does not allow decides."""
+    verdict: Verdict = Allow()
+    for policy in call.policies:
+        if isinstance(policy, Remembering):
+            verdict = yield from policy.weigh(call.planned)
+        else:
+            answer = yield from judge(policy, call.planned)
+            if isinstance(answer, Stopped):
+                raise Unjudged
+            verdict = answer
+        if not isinstance(verdict, Allow):
+            break
+    if call.plan.repeat_of is not None and isinstance(verdict, Allow):
+        verdict = REPEATED
+    return replace(call, plan=with_verdict(call.plan, verdict, call.planned))
+
+
+def with_verdict(plan: Plan, verdict: Verdict, planned: PlannedAction) -> Plan:
+    """Return the plan of an action as its policy wants it."""
+    match verdict:
+        case Allow(reason=reason):
+            return replace(plan, approver=f"{BY_POLICY}: {reason}" if reason else BY_POLICY, policy=reason)
+        case Deny(reason=reason, is_forbidden=is_forbidden):
+            code = Code.FORBIDDEN if is_forbidden else Code.DENIED
+            return replace(plan, approver=BY_POLICY, denied=(str(code), reason))
+        case Ask(ttl=ttl):
+            asking = json.dumps(_asking(verdict, planned), ensure_ascii=True)
+            return replace(plan, approver=None, asking=asking, ask_ttl_s=ttl.total_seconds())
+
+
+def _asking(verdict: Ask, planned: PlannedAction) -> Mapping[str, object]:
+    """Return what is frozen of a verdict; the requester's roles, since an edit of the action is judged by them too."""
+    return {
+        "reason": verdict.reason,
+        "scope": verdict.scope or planned.tool,
+        "ttl_s": verdict.ttl.total_seconds(),
+        "approvers": list(verdict.approvers),
+        "four_eyes": verdict.four_eyes,
+        "roles": sorted(planned.roles),
+    }
+
+
+def marks(call: Call) -> list[Mapping[str, object]]:
+    """Return what a claim of this call takes of budgets, and notes for policies that look back."""
+    noted = [policy for policy in call.policies if isinstance(policy, Remembering)]
+    return [*(b.mark(call.planned) for b in call.contract.budgets), *(p.mark(call.planned) for p in noted)]
+
+
+def expire(action: Action) -> Steps[Answered | None]:
+    """End a request that nobody answered in time; None: somebody did, at the last moment."""
+    reason = "nobody decided in time"
+    query = ledger.cancel(action.tenant, action.id, trigger=Trigger.EXPIRE, code=Code.EXPIRED, reason=reason)
+    moved = yield from ask(query)
+    return None if moved is None else Answered(Code.EXPIRED, moved)
+
+
+def lapse(action: Action) -> Steps[Action | None]:
+    """Ask again for what was permitted, and not run until the permission's end."""
+    return (yield from ask(ledger.lapse(action.tenant, action.id)))
+
+
+def over_budget(call: Call, action: Action) -> Steps[Answered | None]:
+    """End an approved action for which there is no room; None: there is, or somebody moved it."""
+    reason = yield from _no_room(call)
+    if reason is None:
+        return None
+    code = Code.BUDGET_EXCEEDED
+    query = ledger.cancel(action.tenant, action.id, trigger=Trigger.WITHDRAW, code=code, reason=reason)
+    moved = yield from ask(query)
+    return None if moved is None else Answered(code, moved, reason=reason)
+
+
+def _no_room(call: Call) -> Steps[str | None]:
+    for mark in (one for one in marks(call) if "limit" in one):
+        used = yield from ask(ledger.used(call.plan.tenant, str(mark["budget"]), float(str(mark["window_s"]))))
+        more, limit = Decimal(str(mark["amount"])), Decimal(str(mark["limit"]))
+        if used + more > limit:
+            return f"{_plain(used)} of {_plain(limit)} are used, and {_plain(more)} more would be needed"
+    return None
+
+
+def _plain(amount: Decimal) -> str:
+    return f"{amount.normalize():f}"

@@ -1,0 +1,83 @@
+"""Budgets: how often, or how much, within a sliding window.
+
+Owns the declaration, and the entry of one call in the ledger's terms. Whether there is room is decided by the statement
+that claims the action, under a lock of the budget (`settled.has_room`): what a claim reserves is kept while its outcome
+is unknown, and given back when it is settled as not done.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal, InvalidOperation
+from typing import Literal, get_args
+
+from settled.state.canonical import business_digest
+from settled.state.errors import ContractError, InvalidArguments
+from settled.tools.policy import DAY, PlannedAction, are_names, is_span
+
+Per = Literal["thread", "user", "tenant"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """At most `limit` within `window`: calls, or the sum of the argument `of`; for each thread, user or the tenant.
+
+    Tools that give a budget the same `name` share it; otherwise each tool has its own. Calls without a requester count
+    as those of one user.
+    """
+
+    limit: float | Decimal
+    of: str | None = None
+    per: Per = "tenant"
+    window: timedelta = DAY
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            good = Decimal(str(self.limit)).is_finite() and Decimal(str(self.limit)) >= 0
+        except InvalidOperation:
+            good = False
+        if not good or isinstance(self.limit, bool):
+            raise ContractError(f"Budget: limit must be a number of at least 0, not {self.limit!r}")
+        if self.per not in get_args(Per):
+            raise ContractError(f"Budget: per={self.per!r} is none of {', '.join(get_args(Per))}")
+        if not is_span(self.window):
+            raise ContractError("Budget: window must be a timedelta of more than 0, such as timedelta(days=1)")
+        for part, value in (("of", self.of), ("name", self.name)):
+            if value is not None and not are_names([value]):
+                raise ContractError(f"Budget: {part} must be a text, not {value!r}")
+
+    def mark(self, planned: PlannedAction) -> Mapping[str, object]:
+        """Return what a claim of this action takes, in the terms of `ledger.claim`; InvalidArguments for an amount that
+        cannot be counted.
+        """
+        fields = {"of": self.of, "per": self.per, "who": self._who(planned)}
+        tool = f"budget {self.name}" if self.name else f"budget of {planned.tool}"
+        key = business_digest(tenant=planned.tenant, tool=tool, fields=fields, annotations={})
+        return {
+            "budget": key.hex(),
+            "amount": str(self._amount(planned)),
+            "limit": str(self.limit),
+            "window_s": self.window.total_seconds(),
+        }
+
+    def _who(self, planned: PlannedAction) -> str | None:
+        match self.per:
+            case "thread":
+                return planned.thread_id
+            case "user":
+                return planned.requester
+            case "tenant":
+                return None
+
+    def _amount(self, planned: PlannedAction) -> Decimal:
+        if self.of is None:
+            return Decimal(1)
+        value = planned.arguments[self.of]
+        try:
+            amount = Decimal(0) if value is None else Decimal(str(value))
+        except InvalidOperation:
+            raise InvalidArguments(self.of, "must be a number: it counts against a budget") from None
+        if amount < 0:
+            raise InvalidArguments(self.of, "must not be negative: it counts against a budget")
+        return amount

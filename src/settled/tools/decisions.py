@@ -1,0 +1,325 @@
+"""What a person decides about an action, as steps: approve, reject or edit what waits; resolve what nobody else can.
+
+Owns who may decide, and what a second decision hears. Nothing here runs an action: a decision is written into the
+ledger, and whoever carries the conversation on finds it there. The subtle thing: between reading the action and writing
+the decision anybody may decide; so the statement decides, and who comes second is told what was decided first.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
+
+from settled.state import ledger
+from settled.state.errors import (
+    AlreadyDecided,
+    ContractError,
+    DuplicateAction,
+    InvalidArguments,
+    NotFound,
+    NotPermitted,
+    ShownOtherwise,
+)
+from settled.state.machine import State, Trigger
+from settled.state.model import Action, Approval, Claim
+from settled.tools.approval import expire, judged
+from settled.tools.effects import Steps, ask
+from settled.tools.messages import Code
+from settled.tools.policy import BY_POLICY
+from settled.tools.standing import WITHDRAWN, Call
+from settled.tools.storable import storable
+
+MAX_BY_CHARS = 200
+"""A name that people read in a timeline."""
+
+LEAST_FINGERPRINT_CHARS = 12
+"""Of the hex digits: so many are shown where the whole one is too long to read, and 48 bits name one action."""
+
+UNKNOWN_SETTLE_WINDOW_S = 15.0
+"""Where the tool, whose contract says it, is not at hand: as long as a contract says by default."""
+
+
+@dataclass(frozen=True)
+class Approve:
+    """It may run, once, with exactly these arguments."""
+
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Reject:
+    """It may not run; `note` is told to the model and the user."""
+
+    note: str | None = None
+
+
+@dataclass(frozen=True)
+class Edit:
+    """It ends, and a new action with these arguments begins, which its policy judges anew. Arguments that are left out
+    stay as they were.
+    """
+
+    arguments: Mapping[str, object] = field(repr=False)
+    note: str | None = None
+
+
+Decision = Approve | Reject | Edit
+
+
+@dataclass(frozen=True)
+class Happened:
+    """The remote side did it: `receipt` is its reference."""
+
+    receipt: str | None = None
+    result: object = None
+
+
+@dataclass(frozen=True)
+class DidNotHappen:
+    """The remote side did not do it, and will not."""
+
+
+@dataclass(frozen=True)
+class AskAgain:
+    """The remote side may be able to tell by now."""
+
+
+Resolution = Happened | DidNotHappen | AskAgain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decider:
+    """Who decides, as the host vouches for it: a model has no way to be one."""
+
+    by: str
+    roles: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for name in (self.by, *self.roles):
+            if not name.strip() or len(name) > MAX_BY_CHARS or not name.isprintable():
+                raise InvalidArguments("by", f"must be a name of at most {MAX_BY_CHARS} printable characters")
+        if self.by.casefold().split(":")[0].strip() == BY_POLICY:
+            raise InvalidArguments("by", f"cannot be {BY_POLICY!r}: that is what the ledger calls the author's policy")
+
+    def is_(self, name: str | None) -> bool:
+        """Whether this is the person called `name`; capitals and blanks at the ends make no other person."""
+        return name is not None and self.by.strip().casefold() == name.strip().casefold()
+
+
+def decide(
+    tenant: str,
+    action_id: str,
+    decision: Approve | Reject,
+    who: Decider,
+    *,
+    fingerprint: str,
+    thread_id: str | None = None,
+) -> Steps[Action]:
+    """Approve or reject an action that waits; returns it as it stands then.
+
+    Raises NotFound (also for an action of another thread, where `thread_id` is given), ShownOtherwise, NotPermitted,
+    and AlreadyDecided for a decision that comes second or too late. The same decision by the same person again is none.
+    """
+    action = yield from seen(tenant, action_id, fingerprint, thread_id=thread_id)
+    if action.state is State.PLANNED:
+        yield from _check_open(action, who)
+        moved = yield from ask(_query(action, decision, who))
+        if moved is not None:
+            return moved
+        action = yield from seen(tenant, action_id, fingerprint)
+    return (yield from _decided_before(action, decision, who))
+
+
+def edit(call: Call, action: Action, decision: Edit, who: Decider) -> Steps[Action]:
+    """End an action that waits, and begin its edited form, `call`; returns the new action.
+
+    Raises as `decide` does, InvalidArguments where nothing was changed, NotPermitted where the policy denies the edited
+    form, DuplicateAction where there is such an action already.
+    """
+    if action.state is not State.PLANNED:
+        return (yield from _decided_before(action, decision, who))
+    yield from _check_open(action, who)
+    if call.plan.fingerprint == action.fingerprint:
+        raise InvalidArguments("arguments", "are the same as before: approve it, or change something")
+    call = yield from judged(call)
+    if call.plan.denied is not None:
+        raise NotPermitted(f"the policy denies the edited action: {call.plan.denied[1]}")
+    occurrence = yield from _free_occurrence(call, action)
+    plan = replace(call.as_occurrence(occurrence), supersedes=action.id, decision=None, is_claimed_later=True)
+    reason, code = f"changed by {who.by}", str(Code.CHANGED_BY_PERSON)
+    new = yield from ask(ledger.supersede(action, plan, editor=who.by, code=code, reason=reason, note=decision.note))
+    if new is not None:
+        return new
+    now = yield from seen(action.tenant, action.id, action.fingerprint)
+    return (yield from _decided_before(now, decision, who))
+
+
+def withdraw(tenant: str, action_id: str, who: Decider, *, note: str | None = None) -> Steps[Action]:
+    """Take back an action that has not run; returns it. AlreadyDecided where it has, or has ended."""
+    action = yield from seen(tenant, action_id)
+    trigger, reason = Trigger.WITHDRAW, note or ""
+    query = ledger.cancel(tenant, action_id, trigger=trigger, code=WITHDRAWN, reason=reason, actor=who.by, note=note)
+    moved = yield from ask(query)
+    if moved is not None:
+        return moved
+    action = yield from seen(tenant, action_id)
+    if action.code == WITHDRAWN:
+        return action
+    raise AlreadyDecided(f"{action.id} is {action.state}, and cannot be taken back")
+
+
+def resolve(
+    tenant: str, action_id: str, resolution: Resolution, who: Decider, *, fingerprint: str, note: str | None = None
+) -> Steps[Action]:
+    """Settle an action whose outcome nobody else can tell, by a person's word; or send it back to be asked about.
+
+    Raises NotFound, ShownOtherwise, AlreadyDecided where its outcome is known, InvalidArguments for "it did not happen"
+    while it may still take effect.
+    """
+    action = yield from _unknown(tenant, action_id, fingerprint)
+    moved = yield from ask(_resolving(action, resolution, who, note))
+    if moved is not None:
+        return moved
+    now = yield from seen(tenant, action_id, fingerprint)
+    if now.state is State.UNKNOWN and isinstance(resolution, AskAgain):
+        return now
+    raise AlreadyDecided(_outcome_known(now))
+
+
+def seen(tenant: str, action_id: str, fingerprint: str | None = None, *, thread_id: str | None = None) -> Steps[Action]:
+    """Read an action that a person speaks of; ShownOtherwise when it is not what was shown."""
+    action = yield from ask(ledger.load(tenant, action_id))
+    if action is None or thread_id not in (None, action.thread_id):
+        raise NotFound(f"there is no action {action_id!r}")
+    if fingerprint is not None and not _is_fingerprint(fingerprint, action):
+        raise ShownOtherwise(f"{action.id} has the fingerprint {action.fingerprint}, and what was shown {fingerprint}")
+    return action
+
+
+def check_permitted(asking: Mapping[str, Any] | None, requester: str | None, who: Decider) -> None:
+    """Raise NotPermitted unless this person may decide: the request says who may, and whether the requester may not."""
+    asking = asking or {}
+    if asking.get("four_eyes"):
+        if requester is None:
+            raise NotPermitted("somebody other than the requester must decide, and the action does not say who that is")
+        if who.is_(requester):
+            raise NotPermitted(f"{who.by} asked for it, and somebody else must decide")
+    named = [str(name) for name in asking.get("approvers", ())]
+    if named and not any(who.is_(name) or name in who.roles for name in named):
+        raise NotPermitted(f"{who.by} may not decide: it takes {' or '.join(named)}")
+
+
+def _is_fingerprint(shown: str, action: Action) -> bool:
+    """Whether this is the action's fingerprint, or enough of its beginning."""
+    digits = shown.removeprefix("sha256:")
+    return len(digits) >= LEAST_FINGERPRINT_CHARS and action.fingerprint.removeprefix("sha256:").startswith(digits)
+
+
+def _check_open(action: Action, who: Decider) -> Steps[None]:
+    check_permitted(action.asking, action.requester, who)
+    if action.asking_is_over and (yield from expire(action)) is not None:
+        raise AlreadyDecided(f"nobody decided on {action.id} in time: it expired at {action.asked_until}")
+
+
+def _query(action: Action, decision: Approve | Reject, who: Decider) -> ledger.Query[Action | None]:
+    match decision:
+        case Approve(note=note):
+            ttl_s = (action.asking or {}).get("ttl_s")
+            valid_for_s = ttl_s if isinstance(ttl_s, int | float) else None
+            return ledger.approve(
+                action.tenant, action.id, fingerprint=action.fingerprint, approver=who.by, valid_for_s=valid_for_s,
+                note=note,
+            )  # fmt: skip
+        case Reject(note=note):
+            return ledger.cancel(
+                action.tenant, action.id, trigger=Trigger.DENY, code=Code.DENIED, reason=note or "", actor=who.by,
+                note=note,
+            )  # fmt: skip
+
+
+_TRIGGER_OF = {Approve: Trigger.APPROVE, Reject: Trigger.DENY, Edit: Trigger.SUPERSEDE}
+
+
+def _decided_before(action: Action, decision: Decision, who: Decider) -> Steps[Action]:
+    """Return the action if this person has decided the same already; otherwise say what was decided first."""
+    tickets = yield from ask(ledger.approvals_of(action.tenant, action.id))
+    first = next((ticket for ticket in reversed(tickets) if ticket.decision is not None), None)
+    if first is None:
+        raise AlreadyDecided(f"{action.id} is {action.state}: no person is asked about it")
+    if first.decision == _TRIGGER_OF[type(decision)] and who.is_(first.decided_by) and not isinstance(decision, Edit):
+        return action
+    raise AlreadyDecided(said(first))
+
+
+def said(ticket: Approval) -> str:
+    """Return in a sentence what was decided, by whom, and when."""
+    at = ticket.decided_at.isoformat(sep=" ", timespec="seconds") if ticket.decided_at else "an unknown time"
+    words = {
+        "approve": f"{ticket.decided_by} approved it",
+        "deny": f"{ticket.decided_by} rejected it",
+        "supersede": f"{ticket.decided_by} changed it",
+        "withdraw": f"{ticket.decided_by} took it back" if ticket.decided_by else "it was taken back",
+        "expire": "nobody decided in time, and it expired",
+    }
+    said_so = words.get(ticket.decision or "", "it was decided")
+    note = f" ({ticket.note})" if ticket.note else ""
+    return f"{said_so} at {at}{note}: the first decision on {ticket.action_id} stands"
+
+
+def _free_occurrence(call: Call, action: Action) -> Steps[int]:
+    """Return the occurrence that the edited form is of its intent; DuplicateAction where that has been asked for
+    already.
+    """
+    newest = yield from ask(ledger.newest(call.plan.tenant, call.plan.intent))
+    if newest is None:
+        return 0
+    nothing_done = newest.state in (State.CANCELLED, State.FAILED) or not newest.in_window
+    if newest.id == action.id or nothing_done or call.plan.repeat_of is not None:
+        return newest.occurrence + 1
+    raise DuplicateAction(f"the edited request is the one of {newest.id} already, which is {newest.state}")
+
+
+def _unknown(tenant: str, action_id: str, fingerprint: str) -> Steps[Action]:
+    """Read an action whose outcome is unknown; one whose owner's time is up becomes it now."""
+    action = yield from seen(tenant, action_id, fingerprint)
+    if action.state is State.RUNNING and action.lease_is_over:
+        reason = "its owner stopped before it recorded an outcome"
+        query = ledger.lose(_held(action), reason=reason, settle_window_s=UNKNOWN_SETTLE_WINDOW_S)
+        action = (yield from ask(query)) or (yield from seen(tenant, action_id, fingerprint))
+    if action.state is not State.UNKNOWN:
+        raise AlreadyDecided(_outcome_known(action))
+    return action
+
+
+def _held(action: Action) -> Claim:
+    return Claim(action.tenant, action.id, action.fencing_token, action.owner or "")
+
+
+def _outcome_known(action: Action) -> str:
+    if action.state is State.RUNNING:
+        return f"{action.id} is running: its outcome will be known, or its lease ends at {action.lease_until}"
+    return f"{action.id} is {action.state}: there is nothing to resolve"
+
+
+def _resolving(action: Action, resolution: Resolution, who: Decider, note: str | None) -> ledger.Query[Action | None]:
+    held = _held(action)
+    match resolution:
+        case Happened(receipt=receipt, result=result):
+            found = storable({"receipt": receipt} if result is None else result)
+            return ledger.find(held, receipt=receipt, result=found, evidence="person", actor=who.by, note=note)
+        case DidNotHappen():
+            if action.in_flight_until is not None and action.now < action.in_flight_until:
+                until = action.in_flight_until.isoformat(sep=" ", timespec="seconds")
+                raise InvalidArguments("resolution", f"it may still take effect until {until}: say so after that")
+            reason, code = note or "a person has checked that it did not happen", Code.UNAVAILABLE
+            return ledger.fail(held, code=code, reason=reason, may_change=True, evidence="person", actor=who.by)
+        case AskAgain():
+            return ledger.ask_again(held, actor=who.by, note=note)
+        case _:
+            assert_never(resolution)
+
+
+def check_decision(decision: object) -> Decision:
+    """Return a decision; ContractError for anything else."""
+    if isinstance(decision, Approve | Reject | Edit):
+        return decision
+    raise ContractError(f"a decision is Approve(), Reject() or Edit(arguments), not {decision!r}")
