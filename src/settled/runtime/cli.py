@@ -4,51 +4,59 @@ Owns the commands and the way errors are said: one line and exit code 1 (2 for a
 imported by the command that needs it, so that `settled --help` is quick.
 """
 
-import json
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated
 
 import typer
 
+from settled.runtime.decisions import decisions
+from settled.runtime.options import ActionId, DatabaseUrl, Json, Limit, Tenant, Thread, checked_url, connect
+from settled.runtime.output import print_json, print_page, width
 from settled.state.errors import NotFound, SettledError
 
-if TYPE_CHECKING:
-    from settled.state.store import Ledger
-
 app = typer.Typer(name="settled", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-actions = typer.Typer(help="Read the ledger.", no_args_is_help=True)
+actions = typer.Typer(help="Read the ledger, and decide what waits for a person.", no_args_is_help=True)
 db = typer.Typer(help="The ledger's database.", no_args_is_help=True)
 app.add_typer(actions, name="actions")
 app.add_typer(db, name="db")
 
-DatabaseUrl: TypeAlias = Annotated[
-    str | None,
-    typer.Option(
-        envvar="SETTLED_DATABASE_URL", show_envvar=True, show_default=False, help="Default: the private Postgres."
-    ),
-]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Tenant: TypeAlias = Annotated[str, typer.Option(help="Whose actions.")]
-MOST = 1000
-"""Rows that one listing may ask for: more is not read by a person, and a program can narrow it."""
+WrongUse: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
+"""What typer raises for a command that it does not understand: ClickException, of click or of its own copy of it."""
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line, never a traceback."""
+    """Run the command line; an error of ours, or a wrong use, is one line, never a traceback."""
     logging.getLogger().addHandler(logging.NullHandler())  # a pool that cannot connect would say so line after line
     try:
         try:
-            app()
+            sys.exit(app(standalone_mode=False))
         finally:
             sys.stdout.flush()
+    except WrongUse as error:
+        _say(error.format_message())
+        sys.exit(error.exit_code)
     except SettledError as error:
-        print(f"settled: {error}", file=sys.stderr)
+        _say(str(error))
         sys.exit(1)
+    except typer.Abort:  # Ctrl-C, in older versions of typer
+        sys.exit(130)
     except BrokenPipeError:  # the reader had enough (| head); Python would flush once more at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+
+
+def _say(sentence: str) -> None:
+    """Print an error as one line; an empty one has been said already (a command without its name prints its help)."""
+    from settled.tools.outcome import one_line
+
+    if sentence:
+        print(f"settled: {one_line(sentence, MAX_ERROR_CHARS)}", file=sys.stderr)
+
+
+MAX_ERROR_CHARS = 2000
+"""An error names a field and a rule; a value that somebody sent does not make it a page."""
 
 
 def _version(wanted: bool) -> None:
@@ -87,11 +95,11 @@ def demo(
         raise typer.BadParameter("must be en or zh", param_hint="--language")
     from settled.demo import play, render
 
-    story = play.play(SCENARIOS[wanted], _checked(database_url), language=language, model=model)
+    story = play.play(SCENARIOS[wanted], checked_url(database_url), language=language, model=model)
     if as_json:
-        _print_json(render.document(story))
+        print_json(render.document(story))
     else:
-        _print(render.page(story))
+        print_page(render.page(story))
     if not story.came_out:
         raise typer.Exit(1)
 
@@ -101,17 +109,17 @@ def _list_scenarios(as_json: bool) -> None:
     from settled.demo.scenarios import SCENARIOS
 
     if as_json:
-        _print_json([{"scenario": one.name, "title": one.title} for one in SCENARIOS.values()])
+        print_json([{"scenario": one.name, "title": one.title} for one in SCENARIOS.values()])
     else:
-        _print(render.contents())
+        print_page(render.contents())
 
 
 @actions.command("list")
 def list_actions(
     state: Annotated[list[str] | None, typer.Option(help="Only this state; may be given again.")] = None,
-    thread: Annotated[str | None, typer.Option(help="Only this conversation.")] = None,
+    thread: Thread = None,
     tenant: Tenant = "default",
-    limit: Annotated[int, typer.Option(min=1, max=MOST, help="How many, newest first.")] = 50,
+    limit: Limit = 50,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -121,12 +129,12 @@ def list_actions(
     from settled.state import ledger as operations
 
     query = operations.actions(tenant, states=_states(state), thread_id=thread, most=limit)
-    with _ledger(database_url) as ledger:
+    with connect(database_url) as ledger:
         found = ledger.run(query)
     if as_json:
-        _print_json([action_record(one) for one in found])
+        print_json([action_record(one) for one in found])
     elif found:
-        _print(actions_page(found, _width()))
+        print_page(actions_page(found, width()))
     else:
         print("there are no such actions")
 
@@ -142,25 +150,29 @@ def _states(given: list[str] | None) -> list[str] | None:
 
 @actions.command("show")
 def show_action(
-    action_id: Annotated[str, typer.Argument(metavar="ID", help="act-…")],
+    action_id: ActionId,
     tenant: Tenant = "default",
     as_json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show one action with its timeline."""
-    from settled.runtime.records import action_record, timeline_record
+    from settled.runtime.records import history_record
     from settled.runtime.tables import action_page
     from settled.state import ledger as operations
 
-    with _ledger(database_url) as ledger:
+    with connect(database_url) as ledger:
         action = ledger.run(operations.load(tenant, action_id))
         if action is None:
             raise NotFound(f"tenant {tenant} has no action {action_id}")
         events = ledger.run(operations.timeline(tenant, action_id))
+        tickets = ledger.run(operations.approvals_of(tenant, action_id))
     if as_json:
-        _print_json({**action_record(action), **timeline_record(action, events)})
+        print_json(history_record(action, events, tickets))
     else:
-        _print(action_page(action, events))
+        print_page(action_page(action, events, tickets))
+
+
+actions.add_typer(decisions)
 
 
 @db.command()
@@ -170,7 +182,7 @@ def migrate(database_url: DatabaseUrl = None) -> None:
 
     url = _url(database_url)
     todo = pending(url)
-    with _ledger(url):  # opening it brings its tables up to date
+    with connect(url):  # opening it brings its tables up to date
         print("\n".join(f"applied {name}" for name in todo) or "nothing to do")
 
 
@@ -188,9 +200,9 @@ def status(as_json: Json = False, database_url: DatabaseUrl = None) -> None:
     """Say which database it is, and whether its tables are those of this version. Changes nothing."""
     from settled.runtime.database import standing
 
-    shown = standing(_checked(database_url))
+    shown = standing(checked_url(database_url))
     if as_json:
-        _print_json(shown)
+        print_json(shown)
     else:
         print(f"database: {shown['database']}")
         for name in ("applied", "pending"):
@@ -208,42 +220,7 @@ def stop() -> None:
 def _url(database_url: str | None) -> str:
     from settled.state import embedded
 
-    return _checked(database_url) or embedded.server()
-
-
-def _checked(database_url: str | None) -> str | None:
-    if database_url and "://" not in database_url and "=" not in database_url:
-        raise typer.BadParameter("must look like postgresql://user@host/database", param_hint="--database-url")
-    return database_url
-
-
-def _ledger(database_url: str | None) -> "Ledger":
-    from settled.state.store import Ledger
-
-    return Ledger.connect(_checked(database_url))
-
-
-def _print_json(value: object) -> None:
-    print(json.dumps(value, ensure_ascii=False, indent=2, default=str))
-
-
-def _print(page: Any) -> None:
-    """Print a page: as it is on a terminal, without colours and trailing blanks elsewhere."""
-    from settled.runtime.tables import console
-
-    out = console()
-    if out.is_terminal:
-        out.print(page)
-        return
-    with out.capture() as captured:
-        out.print(page)
-    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
-
-
-def _width() -> int:
-    from settled.runtime.tables import console
-
-    return console().width
+    return checked_url(database_url) or embedded.server()
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from settled.state.model import Action, Event
+from settled.state.model import Action, Approval, Event
 from settled.state.secrets import HIDDEN, is_sealed
+
+if TYPE_CHECKING:
+    from settled.tools.desk import ManualCase
+    from settled.tools.result import Outcome
 
 
 def timeline_record(action: Action, events: Sequence[Event]) -> dict[str, Any]:
@@ -19,6 +23,16 @@ def timeline_record(action: Action, events: Sequence[Event]) -> dict[str, Any]:
         "receipt": action.receipt,
         "attempts": action.attempt,
         "events": [event_record(event) for event in events],
+    }
+
+
+def history_record(action: Action, events: Sequence[Event], approvals: Sequence[Approval]) -> dict[str, Any]:
+    """Return all that is known of an action: with its approvals, and who did what."""
+    return {
+        **action_record(action),
+        "approvals": [approval_record(one) for one in approvals],
+        **timeline_record(action, events),
+        "events": [{**event_record(event), "actor": event.actor} for event in events],
     }
 
 
@@ -49,6 +63,10 @@ def action_record(action: Action) -> dict[str, Any]:
         "arguments": shown(action.arguments),
         "requester": action.requester,
         "approver": action.approver,
+        "asked_until": _instant(action.asked_until),
+        "approved_until": _instant(action.approved_until),
+        "supersedes": action.supersedes,
+        "superseded_by": action.superseded_by,
         "attempts": action.attempt,
         "code": action.code,
         "reason": action.reason,
@@ -60,6 +78,59 @@ def action_record(action: Action) -> dict[str, Any]:
         "in_flight_until": _instant(action.in_flight_until),
         "escalated_at": _instant(action.escalated_at),
         "settled_at": _instant(action.settled_at),
+    }
+
+
+def approval_record(approval: Approval) -> dict[str, Any]:
+    """Return one approval: what it is bound to, who may decide, and what was decided."""
+    return {
+        "action_id": approval.action_id,
+        "tenant": approval.tenant,
+        "thread_id": approval.thread_id,
+        "round": approval.round,
+        "tool": approval.tool,
+        "summary": approval.summary,
+        "arguments": shown(approval.arguments),
+        "fingerprint": approval.fingerprint,
+        "reason": approval.reason,
+        "scope": approval.scope,
+        "requester": approval.requester,
+        "approvers": list(approval.approvers),
+        "four_eyes": approval.four_eyes,
+        "issued_at": _instant(approval.issued_at),
+        "valid_until": _instant(approval.valid_until),
+        "decision": approval.decision,
+        "decided_by": approval.decided_by,
+        "decided_at": _instant(approval.decided_at),
+        "note": approval.note,
+        "spent_at": _instant(approval.spent_at),
+    }
+
+
+def case_record(case: "ManualCase") -> dict[str, Any]:
+    """Return one case of the manual queue: its action, and what a person needs to decide it."""
+    return {
+        **action_record(case.action),
+        "reason": case.reason,
+        "asked": list(case.asked),
+        "meant": case.meant,
+        "found": case.found,
+        "receipt": case.receipt,
+        "age_s": round(case.age.total_seconds(), 3),
+    }
+
+
+def outcome_record(outcome: "Outcome") -> dict[str, Any]:
+    """Return how a call ended."""
+    return {
+        "code": str(outcome.code),
+        "state": None if outcome.state is None else str(outcome.state),
+        "action_id": outcome.action_id,
+        "receipt": outcome.receipt,
+        "result": outcome.result,
+        "attempts": outcome.attempts,
+        "replayed": outcome.replayed,
+        "message": outcome.message,
     }
 
 

@@ -12,10 +12,12 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from settled.runtime import words
 from settled.runtime.records import in_manual_queue, shown
 from settled.state.machine import State
-from settled.state.model import Action, Event
+from settled.state.model import Action, Approval, Event
 from settled.tools.outcome import plain
+from settled.tools.policy import BY_POLICY
 
 COLOURS: Mapping[str, str] = {
     State.PLANNED: "cyan",
@@ -45,9 +47,10 @@ WHAT: Mapping[str, str] = {
     "late": "a late answer, kept as evidence",
     "deny": "denied",
     "expire": "expired",
-    "supersede": "superseded",
+    "supersede": "replaced by an edited request",
     "withdraw": "withdrawn",
     "lapse": "the permission ended",
+    "ask_again": "sent back to be asked about",
     "compensate": "to be undone",
     "compensated": "undone",
 }
@@ -130,9 +133,16 @@ def event_row(event: Event, seconds: float) -> tuple[Text, Text, Text, Text]:
 
 
 def detail_text(event: Event) -> str:
-    """Return what an event says beside its trigger."""
-    said = [_named(name, value) for name, value in (event.detail or {}).items()]
+    """Return what an event says beside its trigger: which attempt, which person, and its detail."""
+    said = [_named(name, value) for name, value in (event.detail or {}).items() if not _is_empty(value)]
+    if event.actor is not None and event.actor.partition(":")[0] != BY_POLICY:
+        said.insert(0, f"by {event.actor}")
     return " · ".join([f"attempt {event.attempt}", *said] if event.trigger in ("claim", "refuse", "release") else said)
+
+
+def _is_empty(value: object) -> bool:
+    """Whether a part of a verdict says nothing: nobody named, no note, no four eyes."""
+    return value is None or value is False or value in ("", [])
 
 
 def _named(name: str, value: object) -> str:
@@ -153,9 +163,20 @@ def facts_table(action: Action) -> Table:
     return table
 
 
-def action_page(action: Action, events: Sequence[Event]) -> RenderableType:
-    """Return one action with its timeline."""
-    return Group(facts_table(action), Text(), timeline_table(events))
+def action_page(action: Action, events: Sequence[Event], approvals: Sequence[Approval] = ()) -> RenderableType:
+    """Return one action with its approvals and its timeline."""
+    tickets = [Text(), tickets_table(approvals)] if approvals else []
+    return Group(facts_table(action), *tickets, Text(), timeline_table(events))
+
+
+def tickets_table(approvals: Sequence[Approval]) -> RenderableType:
+    """Return the approvals that one action had, in order."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bright_black", no_wrap=True)
+    table.add_column(overflow="fold")
+    for one in approvals:
+        table.add_row(text(f"approval {one.round}"), text(words.ticket(one)))
+    return table
 
 
 def _facts(action: Action) -> list[tuple[str, object]]:
@@ -171,6 +192,9 @@ def _facts(action: Action) -> list[tuple[str, object]]:
         ("key", action.idempotency_key),
         ("fingerprint", action.fingerprint),
         ("arguments", _one(shown(action.arguments))),
+        ("requester", action.requester),
+        ("replaces", action.supersedes),
+        ("replaced by", action.superseded_by),
         ("attempts", action.attempt),
         ("planned", _when(action.planned_at)),
         ("settled", _when(action.settled_at)),
@@ -184,6 +208,8 @@ def _when(at: datetime | None) -> str | None:
 def _one(value: object) -> str:
     if isinstance(value, str):
         return value
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
     return f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False, default=str)
 
 
