@@ -1,14 +1,33 @@
-"""A chat model that follows a script, and tools whose effects are rows that a test can count. No network."""
+"""A chat model that follows a script, and tools whose effects are rows that a test can count. No network.
 
+And `Bank`: an agent whose tools ask a person, the same for both doors.
+"""
+
+import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langgraph.types import Command
 from pydantic import PrivateAttr
+
+from settled import (
+    Ledger,
+    Reply,
+    Session,
+    action,
+    always,
+    aopen_checkpointer,
+    build_agent,
+    current_action,
+    open_checkpointer,
+)
+from settled.tools.decisions import Decision
 
 Script = Callable[[Sequence[BaseMessage], bool], AIMessage]
 
@@ -81,3 +100,116 @@ class Remote:
             row = connection.execute("SELECT count(*) FROM effects").fetchone()
         assert row
         return int(row[0])
+
+
+def tools_that_ask(far: Remote, approval: Any, /, **contract: Any) -> list[Any]:
+    """A payment that asks as `approval` says, a mail that always asks, and a look that asks nobody."""
+
+    @action(
+        risk="non_idempotent_write",
+        identity="all",
+        approval=approval,
+        summary="payment of {amount} to {payee}",
+        **contract,
+    )
+    def pay(payee: str, amount: float) -> dict[str, Any]:
+        """Pay somebody."""
+        return far.act(current_action().idempotency_key, payee=payee, amount=amount)
+
+    @action(risk="non_idempotent_write", identity="all", approval=always, summary="mail to {to}")
+    def mail(to: str) -> dict[str, Any]:
+        """Write to somebody."""
+        return far.act(current_action().idempotency_key, to=to)
+
+    @action(risk="read")
+    def look(payee: str) -> str:
+        """Look somebody up."""
+        return f"{payee} is known"
+
+    return [pay, mail, look]
+
+
+class Bank:
+    """An agent whose payments ask a person, run through LangGraph itself or through sessions, sync or async."""
+
+    def __init__(self, door: str, ledger: Ledger, saver: Any, remote: Remote) -> None:
+        self.door = door
+        self.ledger = ledger
+        self.saver = saver
+        self.remote = remote
+        self.agent: Any = None
+
+    def serve(
+        self, script: Script, approval: Any, *, contract: Mapping[str, Any] | None = None, **options: Any
+    ) -> None:
+        """Build the agent (anew: as another process would)."""
+        tools = tools_that_ask(self.remote, approval, **(contract or {}))
+        self.model = ScriptedModel(script=script)
+        options = {"ledger": self.ledger, "checkpointer": self.saver, **options}
+        self.agent = build_agent(self.model, tools, **options)
+
+    def config(self, thread_id: str = "t", **configurable: Any) -> dict[str, Any]:
+        return {"configurable": {"thread_id": thread_id, **configurable}}
+
+    async def run(self, given: Any, **configurable: Any) -> Any:
+        """Run the graph by itself."""
+        if isinstance(given, str):
+            given = {"messages": [HumanMessage(given)]}
+        if self.door == "async":
+            return await self.agent.ainvoke(given, self.config(**configurable), durability="sync")
+        return await asyncio.to_thread(self.agent.invoke, given, self.config(**configurable), durability="sync")
+
+    async def answer(self, answer: Any, **configurable: Any) -> Any:
+        """Answer the interrupt."""
+        return await self.run(Command(resume=answer), **configurable)
+
+    async def state(self, **configurable: Any) -> Any:
+        if self.door == "async":
+            return await self.agent.aget_state(self.config(**configurable))
+        return await asyncio.to_thread(self.agent.get_state, self.config(**configurable))
+
+    async def asked(self) -> list[dict[str, Any]]:
+        """Return the payloads of the thread's open interrupts."""
+        return [interrupt.value for interrupt in (await self.state()).interrupts]
+
+    async def messages(self) -> list[BaseMessage]:
+        messages: list[BaseMessage] = (await self.state()).values["messages"]
+        return messages
+
+    async def codes(self) -> list[str]:
+        """Return what the model was told, by code."""
+        return [m.artifact["code"] for m in await self.messages() if isinstance(m, ToolMessage)]
+
+    def session(self, **options: Any) -> Session:
+        return Session(self.agent, ledger=self.ledger, **{"thread_id": "t", **options})
+
+    async def send(self, text: str, **options: Any) -> Reply:
+        message = {"message_id": options.pop("message_id", None)}
+        session = self.session(**options)
+        if self.door == "async":
+            return await session.asend(text, **message)
+        return await asyncio.to_thread(session.send, text, **message)
+
+    async def resume(self, **options: Any) -> Reply:
+        session = self.session(**options)
+        return await (session.aresume() if self.door == "async" else asyncio.to_thread(session.resume))
+
+    async def decide(self, action_id: str, decision: Decision, *, by: str = "sam", **options: Any) -> Reply:
+        session = self.session()
+        if self.door == "async":
+            return await session.adecide(action_id, decision, by=by, **options)
+        return await asyncio.to_thread(session.decide, action_id, decision, by=by, **options)
+
+
+@asynccontextmanager
+async def bank(door: str, url: str) -> AsyncIterator[Bank]:
+    """Open a bank on a database."""
+    with Ledger.connect(url) as ledger:
+        remote = await asyncio.to_thread(Remote, url)
+        if door == "async":
+            async with aopen_checkpointer(ledger) as saver:
+                yield Bank(door, ledger, saver, remote)
+            await ledger.aclose()
+        else:
+            with open_checkpointer(ledger) as saver:
+                yield Bank(door, ledger, saver, remote)

@@ -79,9 +79,11 @@ def run(source: str, shop: Shop, names: dict[str, Any]) -> None:
 def test_the_blocks_do_what_the_text_says(loses: bool, shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     """One refund and its receipt, also when the reply is lost; the agent's call afterwards gets the same one."""
     shop.loses = loses
-    model = ScriptedModel(script=once(call("refund", order_id="A-1001", amount="25.00")))
+    small = once(call("refund", order_id="A-1001", amount="25.00"))
+    large = once(call("large_refund", order_id="A-2002", amount="118.50"))
+    model = ScriptedModel(script=lambda said, tools: (large if "A-2002" in said[0].text else small)(said, tools))
     names: dict[str, Any] = {"__name__": "readme", "model": model}
-    *first, agent = BLOCKS
+    *first, agent, approval = BLOCKS
     for block in first:
         run(block, shop, names)
     assert (names["outcome"].code, names["outcome"].receipt) == ("succeeded", "RF-1")
@@ -90,6 +92,10 @@ def test_the_blocks_do_what_the_text_says(loses: bool, shop: Shop, capsys: pytes
     assert said[0] == "succeeded RF-1 The request “refund (order_id A-1001)” was carried out. Receipt: RF-1."
     assert said[-1] == "The request “refund (order_id A-1001)” was carried out. Receipt: RF-1."
     assert (len(shop.refunds), shop.posts) == (1, 1)
+    run(approval, shop, names)
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["The request “large refund (order_id A-2002)” was carried out. Receipt: RF-2."]
+    assert (len(shop.refunds), shop.posts) == (2, 2)
 
 
 def test_the_blocks_pass_strict_types(tmp_path: Path) -> None:

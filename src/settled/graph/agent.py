@@ -1,12 +1,16 @@
-"""The reference agent: model → one `Send` per tool call → model.
+"""The reference agent: model → one `Send` per tool call → model, and a node each for what waits and what comes late.
 
-Owns the two nodes and the end of a turn. Reads and writes may stand in one message; each call is a task of its own,
+    model ─▶ action ─▶ model         one task per call
+    model ─▶ approve ─▶ action       while a call waits for a person, no model is asked
+    late                             entered by a session: what became of a call whose turn is over
+
+Owns the nodes and the end of a turn. Reads and writes may stand in one message; each call is a task of its own,
 so that a crash or an approval in one never repeats another. After `repeat_limit` repeats of one thing, or `max_calls`
 calls of anything, in a turn the model gets no tools any more, and if it insists, the recorded facts are the answer.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage
@@ -16,19 +20,26 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Send
 
-from settled.graph.answers import answers_of, recorded_facts, repeated, tool_message
+from settled.graph.answers import Answer, answers_of, recorded_facts, repeated, spoken_in, tool_message
+from settled.graph.approve import Asking
 from settled.graph.calls import Request, requests_of, tidy
-from settled.graph.channel import Conversation
+from settled.graph.channel import Conversation, Talk
 from settled.graph.engine import Engine
-from settled.graph.identity import Handle, check_lock, handle_of
+from settled.graph.identity import Handle, can_pause, check_lock, handle_of
+from settled.graph.late import Late
+from settled.graph.tickets import is_waiting, set_aside, ticket_of, unheard
+from settled.graph.twin import Twin
 from settled.state.errors import ContractError
 from settled.state.store import Ledger
 from settled.tools.contract import Contract, contract_of
-from settled.tools.messages import language_of
-from settled.tools.runner import REAL, World
+from settled.tools.effects import Steps
+from settled.tools.perform import check_policies
+from settled.tools.policy import Policy
+from settled.tools.runner import REAL, Runner, World
 
 Agent = CompiledStateGraph[Any, None, Any, Any]
-Update = dict[str, list[AnyMessage]]
+Update = dict[str, list[Any]]
+Approvals = Literal["batched", "per_call"]
 
 DEFAULT_TENANT = "default"
 
@@ -47,6 +58,8 @@ def build_agent(
     language: str | None = None,
     repeat_limit: int = 3,
     max_calls: int = MAX_CALLS,
+    approvals: Approvals = "batched",
+    policies: Mapping[str, Policy] | None = None,
     world: World = REAL,
 ) -> Agent:
     """Return an agent whose tool calls are actions: at most one effect for each intent. Works with invoke and ainvoke.
@@ -57,30 +70,48 @@ def build_agent(
     `repeat_limit` repeats of one thing and `max_calls` calls; after that the model is asked without tools, for an
     answer to the user. Messages are kept in a DeltaChannel, so that the cost of a turn stays flat as the thread grows.
 
+    `policies` judge, by risk, the tools that declare no `approval` of their own. Where a person is asked, the run ends
+    with one interrupt for all calls that wait ("batched"), or with one for each ("per_call"); who answers it stands in
+    the configuration (`approver`, `approver_roles`). Without a checkpointer a run cannot wait, and the model is told
+    that the call does.
+
     Raises ContractError for a tool without a contract, and for two tools of one name.
     """
     if repeat_limit < 1 or max_calls < 1:
         raise ContractError("repeat_limit and max_calls must be at least 1")
+    if approvals not in get_args(Approvals):
+        raise ContractError(f"approvals must be one of {', '.join(get_args(Approvals))}")
     contracts = _by_name([contract_of(tool) for tool in tools])
-    engine = Engine(contracts, ledger, world)
+    engine = Engine(contracts, ledger, world, check_policies(policies))
     chat = _Chat(model, tools, system_prompt, repeat_limit, max_calls)
-    action = _Action(engine, tenant, language)
+    asking = Asking(engine)
+    action = _Action(engine, asking, tenant, language, asks_itself=approvals == "per_call")
 
     def fan_out(state: Conversation, config: RunnableConfig) -> list[Send] | str:
         messages = state["messages"]
         last = messages[-1]
+        if state["waiting"]:
+            requests = unheard(state, action.handle(config).language or spoken_in(messages))
+            return [Send("action", request) for request in requests] or "approve"
         if not isinstance(last, AIMessage):
             return END
         spoken = action.handle(config).language or spoken_in(messages)
         left = max_calls - len(answers_of(messages))
         return [Send("action", request) for request in requests_of(last, spoken, left)] or END
 
-    graph = StateGraph(Conversation)
+    def approve(state: Conversation, config: RunnableConfig) -> tuple[Runner, Steps[Any]]:
+        check_lock(config)
+        return engine.runner(), asking.batch(state, action.handle(config), config)
+
+    graph = StateGraph(Conversation, input_schema=Talk, output_schema=Talk)
     graph.add_node("model", chat)
     graph.add_node("action", action)
+    graph.add_node("approve", Twin("approve", approve), destinations=("action", "approve", "model"))
+    graph.add_node("late", Late(engine, action.handle))
     graph.add_edge(START, "model")
-    graph.add_conditional_edges("model", fan_out, ["action", END])
+    graph.add_conditional_edges("model", fan_out, ["action", "approve", END])
     graph.add_edge("action", "model")
+    graph.add_edge("late", END)
     return graph.compile(checkpointer=checkpointer, name="agent")
 
 
@@ -104,11 +135,14 @@ class _Chat(Runnable[Conversation, Update]):
 
     def invoke(self, input: Conversation, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  # noqa: A002
         check_lock(config or {})
-        messages, last_word = input["messages"], self._last_word(input["messages"])
+        if _is_waiting(input):
+            return {}
+        messages, update = _heard(input)
+        last_word = self._last_word(messages)
         model = self._bound if last_word is None else self._bare
         said = model.invoke([*self._system, *messages], config)
         check_lock(config or {})
-        return _said(said, messages, last_word)
+        return _said(said, messages, last_word, update)
 
     async def ainvoke(
         self,
@@ -117,11 +151,14 @@ class _Chat(Runnable[Conversation, Update]):
         **kwargs: Any,
     ) -> Update:
         check_lock(config or {})
-        messages, last_word = input["messages"], self._last_word(input["messages"])
+        if _is_waiting(input):
+            return {}
+        messages, update = _heard(input)
+        last_word = self._last_word(messages)
         model = self._bound if last_word is None else self._bare
         said = await model.ainvoke([*self._system, *messages], config)
         check_lock(config or {})
-        return _said(said, messages, last_word)
+        return _said(said, messages, last_word, update)
 
     def _last_word(self, messages: Sequence[AnyMessage]) -> str | None:
         """Return what the turn ends with if the model will not end it; None while it may still call tools."""
@@ -135,10 +172,14 @@ class _Chat(Runnable[Conversation, Update]):
 class _Action(Runnable[Request, Update]):
     """The node `action`: one call of one message."""
 
-    def __init__(self, engine: Engine, tenant: str | None, language: str | None) -> None:
+    def __init__(
+        self, engine: Engine, asking: Asking, tenant: str | None, language: str | None, *, asks_itself: bool
+    ) -> None:
         self.name = "action"
         self.tenant = tenant
-        self._engine = engine
+        self.engine = engine
+        self.asking = asking
+        self._asks_itself = asks_itself
         self._language = language
 
     def handle(self, config: RunnableConfig) -> Handle:
@@ -148,9 +189,14 @@ class _Action(Runnable[Request, Update]):
     def invoke(self, input: Request, config: RunnableConfig | None = None, **kwargs: Any) -> Update:  # noqa: A002
         config = config or {}
         check_lock(config)
-        answer = self._engine.call(input, self.handle(config), config)
+        handle, problem = self.handle(config), None
+        answer = self.engine.call(input, handle, config)
+        if self._asks(answer, config):
+            problem = self.engine.runner().drive(self.asking.single(input, answer, handle, config))
+            if problem is None:
+                answer = self.engine.call(input, handle, config)
         check_lock(config)
-        return {"messages": [tool_message(input, answer)]}
+        return _answered(input, answer, problem, config)
 
     async def ainvoke(
         self,
@@ -160,15 +206,38 @@ class _Action(Runnable[Request, Update]):
     ) -> Update:
         config = config or {}
         check_lock(config)
-        answer = await self._engine.acall(input, self.handle(config), config)
+        handle, problem = self.handle(config), None
+        answer = await self.engine.acall(input, handle, config)
+        if self._asks(answer, config):
+            problem = await self.engine.runner().adrive(self.asking.single(input, answer, handle, config))
+            if problem is None:
+                answer = await self.engine.acall(input, handle, config)
         check_lock(config)
-        return {"messages": [tool_message(input, answer)]}
+        return _answered(input, answer, problem, config)
+
+    def _asks(self, answer: Answer, config: RunnableConfig) -> bool:
+        return self._asks_itself and is_waiting(answer) and can_pause(config)
+
+
+def _answered(request: Request, answer: Answer, problem: str | None, config: RunnableConfig) -> Update:
+    """Return the message that answers a call; or its ticket, where a person is to decide and the run can wait."""
+    if is_waiting(answer) and can_pause(config):
+        return {"waiting": [ticket_of(request, answer, problem)]}
+    return {"messages": [tool_message(request, answer)]}
 
 
 def tenant_of(agent: Agent) -> str | None:
     """Return the only tenant that an agent of `build_agent` serves, if it was built for one."""
     node = agent.builder.nodes.get("action")
     return node.runnable.tenant if node is not None and isinstance(node.runnable, _Action) else None
+
+
+def engine_of(agent: Agent) -> Engine:
+    """Return what carries the calls of an agent; ContractError for a graph that `build_agent` did not make."""
+    node = agent.builder.nodes.get("action")
+    if node is None or not isinstance(node.runnable, _Action):
+        raise ContractError("a session runs the agents of build_agent")
+    return node.runnable.engine
 
 
 def _by_name(contracts: Sequence[Contract]) -> dict[str, Contract]:
@@ -178,17 +247,23 @@ def _by_name(contracts: Sequence[Contract]) -> dict[str, Contract]:
     return named
 
 
-def _said(message: BaseMessage, known: Sequence[AnyMessage], last_word: str | None) -> Update:
-    """Return the model's answer; where it insists on a call although it has no tools any more, `last_word`."""
+def _is_waiting(state: Conversation) -> bool:
+    """Whether a call waits for a person, and no new message has come in."""
+    return bool(state["waiting"]) and not isinstance(state["messages"][-1], HumanMessage)
+
+
+def _heard(state: Conversation) -> tuple[Sequence[AnyMessage], Update]:
+    """Return what the model is shown, and the update that makes the conversation so: a message that was put into a
+    thread that waits (without a session, which would have answered the calls first) follows the answers.
+    """
+    return set_aside(state) if state["waiting"] else (state["messages"], {"messages": []})
+
+
+def _said(message: BaseMessage, known: Sequence[AnyMessage], last_word: str | None, update: Update) -> Update:
+    """Return the model's answer, with what goes before it; where it insists on a call although it has no tools any
+    more, `last_word`.
+    """
     answer = tidy(message, known)
     if last_word is not None and (answer.tool_calls or answer.invalid_tool_calls):
         answer = AIMessage(content=last_word, id=answer.id)
-    return {"messages": [answer]}
-
-
-def spoken_in(messages: Sequence[BaseMessage]) -> str:
-    """Return the language of the user's last message."""
-    for message in reversed(messages):
-        if isinstance(message, HumanMessage):
-            return language_of(message.text)
-    return "en"
+    return {**update, "messages": [*update["messages"], answer]}

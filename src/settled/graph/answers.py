@@ -6,13 +6,13 @@ Owns nothing that decides about actions: the ledger does. What it decides is whe
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
-from langchain_core.messages import AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AnyMessage, BaseMessage, HumanMessage, ToolMessage
 
 from settled.graph.calls import Request
 from settled.state.model import Action
-from settled.tools.messages import Code, Facts, artifact, status, tell
+from settled.tools.messages import Code, Facts, artifact, language_of, status, tell
 from settled.tools.perform import recalled
 from settled.tools.result import Outcome
 
@@ -21,11 +21,12 @@ MAX_TOOL_NAME_CHARS = 64
 
 
 class Answer(TypedDict):
-    """What a call ended in, as plain JSON."""
+    """What a call ended in, as plain JSON; `fingerprint` is that of the action that waits for a person."""
 
     code: str
     message: str
     artifact: dict[str, Any]
+    fingerprint: NotRequired[str]
 
 
 def answer_of(outcome: Outcome) -> Answer:
@@ -115,3 +116,11 @@ def _is_binding(message: ToolMessage) -> bool:
     """Whether asking again can change nothing: not so for a read, which may be asked for as often as one likes."""
     record = message.artifact if isinstance(message.artifact, dict) else {}
     return bool(record.get("action_id")) or message.status == "error"
+
+
+def spoken_in(messages: Sequence[BaseMessage]) -> str:
+    """Return the language of the user's last message."""
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            return language_of(message.text)
+    return "en"

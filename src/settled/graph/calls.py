@@ -8,7 +8,7 @@ some of them.
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, cast
 from uuid import uuid4
 
 from langchain_core.messages import (
@@ -33,7 +33,9 @@ MAX_SHOWN_CHARS = 10_000
 
 
 class Request(TypedDict):
-    """One call of one message, as it travels in a Send: plain JSON. `error` is (field, rule) of a malformed call."""
+    """One call of one message, as it travels in a Send: plain JSON. `error` is (field, rule) of a malformed call, and
+    `is_alone` says that the message has no other.
+    """
 
     name: str
     args: dict[str, Any]
@@ -42,6 +44,7 @@ class Request(TypedDict):
     occurrence: int
     language: str
     error: list[str] | None
+    is_alone: NotRequired[bool]
 
 
 def decision_of(request: Request) -> Decision:
@@ -89,7 +92,8 @@ def requests_of(message: AIMessage, language: str, most: int | None = None) -> l
     """Return a message's calls, the malformed ones too, in order. Those beyond the first `most` are refused."""
     seen: Counter[str] = Counter()
     requests = []
-    for number, call in enumerate((*message.tool_calls, *message.invalid_tool_calls)):
+    calls = (*message.tool_calls, *message.invalid_tool_calls)
+    for number, call in enumerate(calls):
         tool_call_id = call.get("id") or ""
         args, error = call.get("args"), None
         if not isinstance(args, dict):
@@ -105,6 +109,7 @@ def requests_of(message: AIMessage, language: str, most: int | None = None) -> l
                 occurrence=seen[tool_call_id],
                 language=language,
                 error=error,
+                is_alone=len(calls) == 1,
             )
         )
         seen[tool_call_id] += 1

@@ -1,8 +1,8 @@
-"""The channel of messages: a checkpoint holds what a step added, not the whole conversation again.
+"""The channels of an agent: its messages, and the calls that wait for a person.
 
-Owns the reducer. LangGraph reads a thread by replaying the writes since the last snapshot through it, in batches of
-any size, so it must give the same list however the writes are cut: ids are never made here, and removing an unknown
-id is nothing.
+Owns their reducers. A checkpoint holds what a step added to the messages, not the whole conversation again: LangGraph
+reads a thread by replaying the writes since the last snapshot through the reducer, in batches of any size, so it must
+give the same list however the writes are cut: ids are never made here, and removing an unknown id is nothing.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,9 @@ from typing import Annotated, Any, TypedDict
 from langchain_core.messages import AnyMessage, BaseMessage, RemoveMessage, convert_to_messages
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
+
+from settled.graph.answers import Answer
+from settled.graph.calls import Request
 
 SNAPSHOT_EVERY = 100
 """Updates between two full copies of the list: bounds what reading a thread replays."""
@@ -45,7 +48,48 @@ def _messages(given: Sequence[Any]) -> Sequence[BaseMessage]:
     return convert_to_messages(given)
 
 
-class Conversation(TypedDict):
-    """The state of an agent: its messages, and nothing that safety depends on."""
+class Ticket(TypedDict):
+    """A call that waits for a person, as plain JSON: the action and the fingerprint that he is shown.
+
+    `answer` is what its model is told if nobody waits any longer, `problem` why the last answer could not be used. One
+    without an action takes the call's ticket away.
+    """
+
+    request: Request
+    action_id: str | None
+    fingerprint: str
+    answer: Answer | None
+    problem: str | None
+
+
+def renew(known: list[Ticket], update: list[Ticket]) -> list[Ticket]:
+    """Put each call's newest ticket in the place of its last one."""
+    tickets = {call_of(ticket): ticket for ticket in known}
+    for ticket in update:
+        if ticket["action_id"] is None:
+            tickets.pop(call_of(ticket), None)
+        else:
+            tickets[call_of(ticket)] = ticket
+    return list(tickets.values())
+
+
+def call_of(ticket: Ticket) -> tuple[str, str]:
+    """Return which call a ticket is for."""
+    return ticket["request"]["message_id"], ticket["request"]["tool_call_id"]
+
+
+def gone(ticket: Ticket) -> Ticket:
+    """Return the update that takes a ticket away."""
+    return {**ticket, "action_id": None, "answer": None, "problem": None}
+
+
+class Talk(TypedDict):
+    """What an agent is given and gives back."""
 
     messages: Annotated[list[AnyMessage], DeltaChannel(merge, snapshot_frequency=SNAPSHOT_EVERY)]
+
+
+class Conversation(Talk):
+    """The state of an agent, and nothing that safety depends on."""
+
+    waiting: Annotated[list[Ticket], renew]

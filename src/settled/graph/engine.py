@@ -41,6 +41,7 @@ from settled.tools.contract import Contract
 from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
 from settled.tools.perform import invalid, of_read, outcome, prepare, recalled, unrecorded
+from settled.tools.policy import Policy
 from settled.tools.reading import read
 from settled.tools.reconcile import Finding, reconcile
 from settled.tools.runner import Runner, World
@@ -55,6 +56,8 @@ NODES = ("plan", "approve", "run", "reconcile", "settle")
 
 _ALIVE: set[str] = set()
 """What is under way in this process: the owners of its calls, and the ids of the actions that it reconciles."""
+
+_NO_POLICIES: Mapping[str, Policy] = {}
 
 S = TypeVar("S")
 Step = Literal["plan", "approve", "run", "reconcile", "settle", "answered"]
@@ -83,13 +86,14 @@ class Flight:
     handle: Handle
     request: Request
     runner: Runner
+    policies: Mapping[str, Policy] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     held: dict[tuple[str, int], object] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
 
     def begin(self) -> Call:
         """Return a call with an owner of its own; the ledger hears of it next. InvalidArguments for a bad one."""
-        options = options_of(self.handle, decision_of(self.request), self.request["language"])
+        options = options_of(self.handle, decision_of(self.request), self.request["language"], self.policies)
         call = prepare(self.contract, self.request["args"], options, self.runner.store)
         self.calls.append(call)
         self._is_alive(call.plan.owner)
@@ -131,10 +135,17 @@ class Flight:
 class Engine:
     """Carries the calls of an agent's tools. One for each agent; it holds nothing between calls."""
 
-    def __init__(self, contracts: Mapping[str, Contract], store: Ledger, world: World) -> None:
-        self._contracts = contracts
-        self._store = store
+    def __init__(
+        self,
+        contracts: Mapping[str, Contract],
+        store: Ledger,
+        world: World,
+        policies: Mapping[str, Policy] = _NO_POLICIES,
+    ) -> None:
+        self.contracts = contracts
+        self.store = store
         self._world = world
+        self.policies = policies
         self.graph = compiled()
 
     def call(self, request: Request, handle: Handle, config: RunnableConfig) -> Answer:
@@ -144,7 +155,7 @@ class Engine:
         """
         flight = self._flight(request, handle)
         if not isinstance(flight, Flight):
-            return _unless_known(flight, request, self._store.run(_recall(request, handle)))
+            return _unless_known(flight, request, self.store.run(_recall(request, handle)))
         if flight.contract.is_read:
             return flight.runner.drive(_reading(flight))
         try:
@@ -163,7 +174,7 @@ class Engine:
         """As `call`, in an event loop."""
         flight = self._flight(request, handle)
         if not isinstance(flight, Flight):
-            return _unless_known(flight, request, await self._store.arun(_recall(request, handle)))
+            return _unless_known(flight, request, await self.store.arun(_recall(request, handle)))
         if flight.contract.is_read:
             return await flight.runner.adrive(_reading(flight))
         try:
@@ -178,16 +189,23 @@ class Engine:
             flight.end()
         return _said(end)
 
+    def runner(self) -> Runner:
+        """Return what carries out steps that are no call: a person's decisions, about any of the tools. A policy that
+        judges an edit gets the time of the slowest one.
+        """
+        slowest = max(self.contracts.values(), key=lambda contract: contract.timeout_s, default=None)
+        return Runner(slowest, self.store, self._world)
+
     def _flight(self, request: Request, handle: Handle) -> Flight | Answer:
         """Return a new visit, or the answer to a request that names no tool or is malformed."""
-        contract = self._contracts.get(request["name"])
+        contract = self.contracts.get(request["name"])
         if contract is None:
             return refusal(
-                request, "name", f"there is no tool of this name; the tools are: {', '.join(self._contracts)}"
+                request, "name", f"there is no tool of this name; the tools are: {', '.join(self.contracts)}"
             )
         if request["error"] is not None:
             return refusal(request, *request["error"])
-        return Flight(contract, handle, request, Runner(contract, self._store, self._world))
+        return Flight(contract, handle, request, Runner(contract, self.store, self._world), self.policies)
 
 
 def compiled() -> CompiledStateGraph[Where, None, Where, Where]:
@@ -210,10 +228,12 @@ def _plan(flight: Flight, where: Where) -> Steps[Where]:
 def _approve(flight: Flight, where: Where) -> Steps[Where]:
     """Ask the ledger again whether a person has decided.
 
-    Asking the person, by `interrupt`, goes here. The decision goes into the ledger before the graph is resumed, so what
-    resumes is a new visit whose `plan` meets an approved action; nothing here has to remember the question.
+    The person is asked by the agent's graph, which keeps the place: this one has no checkpoints, and would ask for
+    ever. The decision goes into the ledger before that graph is resumed, so what resumes is a new visit whose `plan`
+    meets an approved action; nothing here has to remember the question.
     """
-    call, standing = yield from protocol.begin(flight.begin())
+    call = flight.begin()
+    call, standing = yield from protocol.begin(call)
     flight.goes_on_as(call)
     if isinstance(standing, Waiting):
         standing = Answered(Code.WAITING_FOR_APPROVAL, standing.action)
@@ -257,7 +277,7 @@ def _place(flight: Flight, standing: Standing) -> Where:
         case Waiting():
             where = Where(step="approve", action_id=standing.action.id)
         case Answered():
-            where = _answered(answer_of(outcome(flight.calls[-1], standing)))
+            where = _answered(_answer(flight.calls[-1], standing))
         case _:
             assert_never(standing)
     _tell(standing)
@@ -280,6 +300,14 @@ def _tell(standing: Standing) -> None:
     except RuntimeError:  # no graph is running: the engine was called by itself
         return
     write({"settled": event})
+
+
+def _answer(call: Call, end: Answered) -> Answer:
+    if end.code is not Code.WAITING_FOR_APPROVAL:
+        return answer_of(outcome(call, end))
+    answer = answer_of(outcome(call, Waiting(end.action)))
+    answer["fingerprint"] = end.action.fingerprint
+    return answer
 
 
 def _answered(answer: Answer) -> Where:

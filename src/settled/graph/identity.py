@@ -7,6 +7,7 @@ has no say in any of it: tenant, thread and requester come from the configuratio
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote
 
@@ -15,9 +16,13 @@ from langchain_core.runnables import RunnableConfig
 from settled.state.errors import ContractError
 from settled.state.model import Action
 from settled.tools.perform import MAX_NAME_CHARS, Options
+from settled.tools.policy import Policy
 
 SESSION_KEY = "__settled"
 """LangGraph keeps configuration keys that begin with `__` out of the metadata of checkpoints."""
+
+CHECKPOINTER_KEY = "__pregel_checkpointer"
+"""LangGraph's own: the checkpointer of a task's run, None where it has none (1.2.24)."""
 
 SESSION_OWNER = "s:"
 """What the owners of a session's claims begin with: they were made under their thread's lock, so whoever holds it now
@@ -41,6 +46,7 @@ class Handle:
     is_orphan: Callable[[Action], bool] = lambda _: False
     owner_prefix: str = ""
     check_lock: Callable[[], None] = lambda: None
+    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +92,14 @@ def check_lock(config: RunnableConfig) -> None:
         handle.check_lock()
 
 
-def options_of(handle: Handle, decision: Decision, language: str) -> Options:
+def can_pause(config: RunnableConfig) -> bool:
+    """Whether a run can wait for a person and go on later: only with a checkpointer."""
+    return bool(config.get("configurable", {}).get(CHECKPOINTER_KEY))
+
+
+def options_of(
+    handle: Handle, decision: Decision, language: str, policies: Mapping[str, Policy] = MappingProxyType({})
+) -> Options:
     """Return who calls, and how, for the ledger."""
     return Options(
         thread_id=handle.thread_id,
@@ -97,6 +110,8 @@ def options_of(handle: Handle, decision: Decision, language: str) -> Options:
         language=language,
         is_orphan=handle.is_orphan,
         owner_prefix=handle.owner_prefix,
+        roles=handle.roles,
+        policies=policies,
     )
 
 

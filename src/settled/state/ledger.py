@@ -125,7 +125,8 @@ def supersede(old: Action, p: Plan, *, editor: str, code: str, reason: str, note
     """
     detail = {"superseded_by": p.id, "reason": reason} | ({"note": note} if note else {})
     params = _born(p) | _judged(p) | {"supersedes": old.id, "edited_fingerprint": digest_of(old.fingerprint)}
-    params |= {"editor": editor, "edited_code": code, "edited_reason": reason, "note": note, "detail": _json(detail)}
+    texts = {"edited_reason": _clean(reason), "note": _clean(note)}
+    params |= {"editor": editor, "edited_code": code, "detail": _json(detail), **texts}
     return replace(_transition(Trigger.SUPERSEDE, params), params=params | {"states": f"{{{State.PLANNED}}}"})
 
 
@@ -275,9 +276,9 @@ def known(tenant: str, decision: bytes) -> Query[Action | None]:
     return Query("known", {"tenant": tenant, "decision": decision}, _first)
 
 
-def newest(tenant: str, intent: bytes) -> Query[Action | None]:
-    """Read the last action of an intent."""
-    return Query("newest", {"tenant": tenant, "intent": intent[:INTENT_BYTES]}, _first)
+def newest(tenant: str, intent: bytes) -> Query[list[Action]]:
+    """Read the last action of an intent, and the last one of it that did something or still may (it may be the same)."""
+    return Query("newest", {"tenant": tenant, "intent": intent[:INTENT_BYTES]}, _all)
 
 
 def open_approvals(tenant: str, *, thread_id: str | None = None, most: int = 100) -> Query[list[Approval]]:

@@ -14,7 +14,7 @@ from importlib.resources import files
 _HEAD = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _FRAGMENT = re.compile(r"\{(\w+)\}")
 _PARAMETER = re.compile(r"%\((\w+)\)s")
-_ANSWERS = re.compile(r"^(SELECT|WITH)|\bRETURNING\b[^()]*$", re.IGNORECASE)
+_ANSWERS = re.compile(r"^\(?(SELECT|WITH)|\bRETURNING\b[^()]*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,17 @@ from settled.tools.policy import DAY, PlannedAction, are_names, is_span
 
 Per = Literal["thread", "user", "tenant"]
 
+MAX_PLACES = 1000
+"""Before and after the point: far more than any amount has, and few enough for Postgres to add up."""
+
 
 @dataclass(frozen=True)
 class Budget:
     """At most `limit` within `window`: calls, or the sum of the argument `of`; for each thread, user or the tenant.
 
-    Tools that give a budget the same `name` share it; otherwise each tool has its own. Calls without a requester count
-    as those of one user.
+    Tools that give a budget the same `name` share it, whatever the argument is called there that is counted; otherwise
+    each tool has its own. Several windows over the same thing are several budgets, which count each call once. Calls
+    without a requester count as those of one user.
     """
 
     limit: float | Decimal
@@ -51,7 +55,8 @@ class Budget:
         """Return what a claim of this action takes, in the terms of `ledger.claim`; InvalidArguments for an amount that
         cannot be counted.
         """
-        fields = {"of": self.of, "per": self.per, "who": self._who(planned)}
+        counted = self.of if self.name is None else self.of is not None
+        fields = {"of": counted, "per": self.per, "who": self._who(planned)}
         tool = f"budget {self.name}" if self.name else f"budget of {planned.tool}"
         key = business_digest(tenant=planned.tenant, tool=tool, fields=fields, annotations={})
         return {
@@ -78,6 +83,9 @@ class Budget:
             amount = Decimal(0) if value is None else Decimal(str(value))
         except InvalidOperation:
             raise InvalidArguments(self.of, "must be a number: it counts against a budget") from None
+        exponent = amount.as_tuple().exponent
+        if not isinstance(exponent, int) or exponent < -MAX_PLACES or amount.adjusted() > MAX_PLACES:
+            raise InvalidArguments(self.of, "must be a number that can be added up: it counts against a budget")
         if amount < 0:
             raise InvalidArguments(self.of, "must not be negative: it counts against a budget")
         return amount

@@ -29,7 +29,7 @@ from settled.tools.context import CURRENT
 from settled.tools.declared import check_summary, check_types, name_of
 from settled.tools.effects import Answer
 from settled.tools.messages import check_templates
-from settled.tools.policy import Policy
+from settled.tools.policy import Policy, as_policy
 
 
 class Risk(StrEnum):
@@ -292,7 +292,7 @@ def _guarded(function: Callable[..., Any], tool_name: str) -> Callable[..., Any]
 def _policies(given: Policy | Sequence[Policy] | None) -> tuple[Policy, ...]:
     if given is None:
         return ()
-    return tuple(given) if isinstance(given, Sequence) else (given,)
+    return tuple(as_policy(one) for one in (given if isinstance(given, Sequence) else [given]))
 
 
 def contract_of(tool: object) -> Contract:
@@ -321,6 +321,8 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
     write = not c.is_read
     weighed = [*(b.of for b in c.budgets if b.of), *(n for p in c.approval for n in getattr(p, "names", ()))]
     unnamed = [name for name in weighed if name not in known]
+    counted = {b.name: b.of for b in c.budgets if b.of}
+    torn = [b.name for b in c.budgets if b.of and b.name and counted[b.name] != b.of]
     return [
         (bool(lost), f"identity and unique name {lost}, which is not an argument; it takes {sorted(known)}"),
         (bool(incidental), f"{incidental} cannot be both incidental and part of identity or unique: drop one"),
@@ -345,6 +347,7 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
             "a read has no side effect, and so no approval and no budget: drop them, or declare it a write",
         ),
         (bool(unnamed), f"approval and budgets name {unnamed}, which is not an argument; it takes {sorted(known)}"),
+        (bool(torn), f"the budget {torn[:1]} counts two different arguments of it: give each a name of its own"),
         (c.max_attempts < 1, "max_attempts must be at least 1"),
         (not c.timeout_s > 0, "timeout must be more than 0 seconds"),
         (not c.deadline_s >= c.timeout_s, "deadline must not be below timeout: it spans all attempts"),

@@ -5,6 +5,7 @@ ledger, and whoever carries the conversation on finds it there. The subtle thing
 the decision anybody may decide; so the statement decides, and who comes second is told what was decided first.
 """
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
@@ -25,7 +26,7 @@ from settled.tools.approval import expire, judged
 from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
 from settled.tools.policy import BY_POLICY
-from settled.tools.standing import WITHDRAWN, Call
+from settled.tools.standing import WITHDRAWN, Call, claim_of
 from settled.tools.storable import storable
 
 MAX_BY_CHARS = 200
@@ -94,15 +95,22 @@ class Decider:
     roles: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.roles, str):  # of which any part would be a role
+            raise InvalidArguments("roles", 'must be several names, as in ("supervisor",)')
         for name in (self.by, *self.roles):
-            if not name.strip() or len(name) > MAX_BY_CHARS or not name.isprintable():
+            is_text = isinstance(name, str) and name.strip() and name.isprintable()
+            if not is_text or len(name) > MAX_BY_CHARS:
                 raise InvalidArguments("by", f"must be a name of at most {MAX_BY_CHARS} printable characters")
         if self.by.casefold().split(":")[0].strip() == BY_POLICY:
             raise InvalidArguments("by", f"cannot be {BY_POLICY!r}: that is what the ledger calls the author's policy")
 
     def is_(self, name: str | None) -> bool:
-        """Whether this is the person called `name`; capitals and blanks at the ends make no other person."""
-        return name is not None and self.by.strip().casefold() == name.strip().casefold()
+        """Whether this is the person called `name`; capitals, blanks and ways to write a letter make no other person."""
+        return name is not None and _folded(self.by) == _folded(name)
+
+
+def _folded(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def decide(
@@ -119,6 +127,7 @@ def decide(
     Raises NotFound (also for an action of another thread, where `thread_id` is given), ShownOtherwise, NotPermitted,
     and AlreadyDecided for a decision that comes second or too late. The same decision by the same person again is none.
     """
+    check_shown(fingerprint)
     action = yield from seen(tenant, action_id, fingerprint, thread_id=thread_id)
     if action.state is State.PLANNED:
         yield from _check_open(action, who)
@@ -126,6 +135,8 @@ def decide(
         if moved is not None:
             return moved
         action = yield from seen(tenant, action_id, fingerprint)
+        if action.state is State.PLANNED:  # its time ended at this moment
+            yield from _check_open(action, who)
     return (yield from _decided_before(action, decision, who))
 
 
@@ -168,14 +179,22 @@ def withdraw(tenant: str, action_id: str, who: Decider, *, note: str | None = No
 
 
 def resolve(
-    tenant: str, action_id: str, resolution: Resolution, who: Decider, *, fingerprint: str, note: str | None = None
+    tenant: str,
+    action_id: str,
+    resolution: Resolution,
+    who: Decider,
+    *,
+    fingerprint: str,
+    note: str | None = None,
+    settle_window_s: float = UNKNOWN_SETTLE_WINDOW_S,
 ) -> Steps[Action]:
     """Settle an action whose outcome nobody else can tell, by a person's word; or send it back to be asked about.
 
     Raises NotFound, ShownOtherwise, AlreadyDecided where its outcome is known, InvalidArguments for "it did not happen"
-    while it may still take effect.
+    while it may still take effect. `settle_window_s` is the contract's, where the tool is at hand.
     """
-    action = yield from _unknown(tenant, action_id, fingerprint)
+    check_shown(fingerprint)
+    action = yield from _unknown(tenant, action_id, fingerprint, settle_window_s)
     moved = yield from ask(_resolving(action, resolution, who, note))
     if moved is not None:
         return moved
@@ -199,13 +218,19 @@ def check_permitted(asking: Mapping[str, Any] | None, requester: str | None, who
     """Raise NotPermitted unless this person may decide: the request says who may, and whether the requester may not."""
     asking = asking or {}
     if asking.get("four_eyes"):
-        if requester is None:
+        if requester is None or not _folded(requester):
             raise NotPermitted("somebody other than the requester must decide, and the action does not say who that is")
         if who.is_(requester):
             raise NotPermitted(f"{who.by} asked for it, and somebody else must decide")
     named = [str(name) for name in asking.get("approvers", ())]
     if named and not any(who.is_(name) or name in who.roles for name in named):
         raise NotPermitted(f"{who.by} may not decide: it takes {' or '.join(named)}")
+
+
+def check_shown(fingerprint: object) -> None:
+    """Raise ShownOtherwise for a decision that does not say what it is on: a host may have read None from a form."""
+    if not isinstance(fingerprint, str):
+        raise ShownOtherwise("the fingerprint of what was shown must be given with a decision")
 
 
 def _is_fingerprint(shown: str, action: Action) -> bool:
@@ -270,20 +295,19 @@ def _free_occurrence(call: Call, action: Action) -> Steps[int]:
     already.
     """
     newest = yield from ask(ledger.newest(call.plan.tenant, call.plan.intent))
-    if newest is None:
-        return 0
-    nothing_done = newest.state in (State.CANCELLED, State.FAILED) or not newest.in_window
-    if newest.id == action.id or nothing_done or call.plan.repeat_of is not None:
-        return newest.occurrence + 1
-    raise DuplicateAction(f"the edited request is the one of {newest.id} already, which is {newest.state}")
+    if call.plan.repeat_of is None:
+        for other in newest[1:]:  # what a denied repeat of it must not hide
+            if other.id != action.id and other.in_window:
+                raise DuplicateAction(f"the edited request is the one of {other.id} already, which is {other.state}")
+    return newest[0].occurrence + 1 if newest else 0
 
 
-def _unknown(tenant: str, action_id: str, fingerprint: str) -> Steps[Action]:
+def _unknown(tenant: str, action_id: str, fingerprint: str, settle_window_s: float) -> Steps[Action]:
     """Read an action whose outcome is unknown; one whose owner's time is up becomes it now."""
     action = yield from seen(tenant, action_id, fingerprint)
     if action.state is State.RUNNING and action.lease_is_over:
         reason = "its owner stopped before it recorded an outcome"
-        query = ledger.lose(_held(action), reason=reason, settle_window_s=UNKNOWN_SETTLE_WINDOW_S)
+        query = ledger.lose(_held(action), reason=reason, settle_window_s=settle_window_s)
         action = (yield from ask(query)) or (yield from seen(tenant, action_id, fingerprint))
     if action.state is not State.UNKNOWN:
         raise AlreadyDecided(_outcome_known(action))
@@ -291,7 +315,8 @@ def _unknown(tenant: str, action_id: str, fingerprint: str) -> Steps[Action]:
 
 
 def _held(action: Action) -> Claim:
-    return Claim(action.tenant, action.id, action.fencing_token, action.owner or "")
+    """Return what a person holds: the right to write under the present token, and nobody's ownership."""
+    return claim_of(action, "")
 
 
 def _outcome_known(action: Action) -> str:
@@ -323,3 +348,10 @@ def check_decision(decision: object) -> Decision:
     if isinstance(decision, Approve | Reject | Edit):
         return decision
     raise ContractError(f"a decision is Approve(), Reject() or Edit(arguments), not {decision!r}")
+
+
+def check_resolution(resolution: object) -> Resolution:
+    """Return a resolution; ContractError for anything else."""
+    if isinstance(resolution, Happened | DidNotHappen | AskAgain):
+        return resolution
+    raise ContractError(f"a resolution is Happened(receipt), DidNotHappen() or AskAgain(), not {resolution!r}")

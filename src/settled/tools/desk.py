@@ -25,6 +25,8 @@ from settled.tools.decisions import (
     Edit,
     Resolution,
     check_decision,
+    check_resolution,
+    check_shown,
     decide,
     edit,
     resolve,
@@ -32,6 +34,7 @@ from settled.tools.decisions import (
     withdraw,
 )
 from settled.tools.effects import Steps, ask
+from settled.tools.messages import language_of
 from settled.tools.perform import Options, check_policies, outcome, prepare, taken_up
 from settled.tools.policy import Policy
 from settled.tools.result import Outcome
@@ -59,7 +62,7 @@ class ManualCase:
 
 
 class Desk:
-    """The desk of one tenant. Everything that is decided here is decided by somebody: `by` is in the action's timeline."""
+    """The desk of one tenant. Everything that is decided here is decided by somebody, whose name is in the timeline."""
 
     def __init__(
         self,
@@ -146,14 +149,13 @@ class Desk:
         Raises AlreadyDecided where its outcome is known, ShownOtherwise, NotFound, InvalidArguments for "it did not
         happen" while it may still take effect.
         """
-        steps = resolve(self._tenant, action_id, resolution, Decider(by=by), fingerprint=fingerprint, note=note)
-        return self._runner(None).drive(steps)
+        return self._runner(None).drive(self._resolving(action_id, resolution, Decider(by=by), fingerprint, note))
 
     async def aresolve(
         self, action_id: str, resolution: Resolution, *, by: str, fingerprint: str, note: str | None = None
     ) -> Action:
         """As `resolve`, in an event loop."""
-        steps = resolve(self._tenant, action_id, resolution, Decider(by=by), fingerprint=fingerprint, note=note)
+        steps = self._resolving(action_id, resolution, Decider(by=by), fingerprint, note)
         return await self._runner(None).adrive(steps)
 
     def retry(self, action_id: str, *, by: str, note: str | None = None) -> Outcome:
@@ -175,9 +177,20 @@ class Desk:
     def _deciding(self, action_id: str, decision: Decision, who: Decider, fingerprint: str) -> Steps[Action]:
         if not isinstance(decision, Edit):
             return (yield from decide(self._tenant, action_id, decision, who, fingerprint=fingerprint))
+        check_shown(fingerprint)
         action = yield from seen(self._tenant, action_id, fingerprint)
         call = edited(self._contract_named(action.tool), action, decision, self._ledger, self._policies)
         return (yield from edit(call, action, decision, who))
+
+    def _resolving(
+        self, action_id: str, resolution: Resolution, who: Decider, fingerprint: str, note: str | None
+    ) -> Steps[Action]:
+        check_resolution(resolution)
+        spans: dict[str, float] = {}
+        if self._contracts and (action := (yield from seen(self._tenant, action_id))).tool in self._contracts:
+            spans["settle_window_s"] = self._contracts[action.tool].settle_window_s
+        steps = resolve(self._tenant, action_id, resolution, who, fingerprint=fingerprint, note=note, **spans)
+        return (yield from steps)
 
     def _retrying(self, contract: Contract, action_id: str, who: Decider, note: str | None) -> Steps[Outcome]:
         action = yield from seen(self._tenant, action_id)
@@ -219,12 +232,11 @@ def edited(contract: Contract, action: Action, decision: Edit, store: Ledger, po
         action.tenant,
         requester=action.requester,
         correlation_id=action.correlation_id,
+        language=language_of(action.summary),
         roles=tuple(roles),
         policies=policies,
     )
-    merged = {**restored(contract, action, store), **given}
-    if action.repeat_of is not None:
-        merged["repeat_of"] = action.repeat_of
+    merged = {**restored(contract, action, store), **given, "repeat_of": action.repeat_of}
     return prepare(contract, merged, options, store)
 
 

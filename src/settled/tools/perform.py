@@ -29,7 +29,7 @@ from settled.tools.attempt import restored
 from settled.tools.contract import Contract, Risk, contract_of
 from settled.tools.effects import Steps
 from settled.tools.messages import Code, Facts
-from settled.tools.policy import BY_POLICY, PlannedAction, Policy
+from settled.tools.policy import BY_POLICY, PlannedAction, Policy, as_policy
 from settled.tools.reading import ReadEnd, read
 from settled.tools.result import Outcome, Told
 from settled.tools.runner import REAL, Runner, World
@@ -176,6 +176,8 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
     fingerprint = canonical.fingerprint_of(canonical.arguments_bytes(values, hints))
     scope = {"tenant": options.tenant, "tool": contract.name}
     _check_names(tenant=options.tenant, thread_id=options.thread_id)
+    if isinstance(options.roles, str):
+        raise ContractError('roles must be several names, as in ("clerk",)')
     _check_names(**{k: v for k in ("requester", "correlation_id") if (v := getattr(options, k)) is not None})
     intent = canonical.intent_digest(
         **scope, thread_id=options.thread_id, identity={k: values[k] for k in contract.identity}, annotations=hints
@@ -197,6 +199,7 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         summary=summary,
         fingerprint=fingerprint,
         repeat_of=repeat_of,
+        secrets=contract.secrets,
     )
     plan = Plan(
         tenant=options.tenant,
@@ -286,7 +289,7 @@ def check_policies(given: Mapping[str, Policy] | None) -> Mapping[str, Policy]:
             raise ContractError(
                 f"policies: that of {risk} must be a function of the planned action, and name no argument"
             )
-    return given or {}
+    return {str(risk): as_policy(policy) for risk, policy in (given or {}).items()}
 
 
 MAX_SUMMARY_CHARS = 500

@@ -10,11 +10,12 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from settled.state import ledger
 from settled.state.canonical import business_digest
 from settled.state.errors import ContractError
+from settled.state.secrets import HIDDEN
 from settled.tools.effects import Steps, ask
 
 BY_POLICY = "policy"
@@ -42,6 +43,11 @@ class PlannedAction:
     summary: str
     fingerprint: str
     repeat_of: str | None
+    secrets: frozenset[str] = frozenset()
+
+    def shown(self, name: str) -> str:
+        """Return an argument as a reason may name it: a reason stands in the ledger, and a secret must not."""
+        return HIDDEN if name in self.secrets else str(self.arguments[name])
 
 
 @dataclass(frozen=True)
@@ -109,10 +115,15 @@ def always(planned: PlannedAction | None = None, /, **asking: Any) -> Any:
 
 def over(name: str, limit: float | Decimal, /, **asking: Any) -> Policy:
     """Ask a person where the argument `name` is more than `limit`; what is no number is asked about as well."""
+    if not are_names([name]):
+        raise ContractError(f'over takes the name of an argument and a limit, as in over("amount", 100), not {name!r}')
     try:
-        return _Over(name, Decimal(str(limit)), _asking("over", asking))
+        number = Decimal(str(limit))
     except InvalidOperation:
-        raise ContractError(f"over: the limit of {name} must be a number, not {limit!r}") from None
+        number = Decimal("NaN")
+    if not number.is_finite():
+        raise ContractError(f"over: the limit of {name} must be a number, not {limit!r}")
+    return _Over(name, number, _asking("over", asking))
 
 
 def first_time(*names: Any, **asking: Any) -> Any:
@@ -129,6 +140,13 @@ def permitted(*roles: str) -> Policy:
     if not roles or not are_names(roles):
         raise ContractError('permitted takes roles, as in permitted("clerk")')
     return _Permitted(frozenset(roles))
+
+
+def as_policy(given: Policy) -> Policy:
+    """Return a policy that was named bare, `approval=first_time`, with its defaults."""
+    if given in (always, first_time):
+        return cast("Callable[[], Policy]", given)()
+    return given
 
 
 @dataclass(frozen=True)
@@ -150,16 +168,15 @@ class _Over:
         return (self.name,)
 
     def __call__(self, planned: PlannedAction) -> Verdict:
-        value = planned.arguments[self.name]
-        if value is None:
-            return Allow(f"no {self.name}")
         try:
-            number = Decimal(str(value))
-            if number <= self.limit:
-                return Allow(f"{self.name} {number} is not over {self.limit}")
-        except InvalidOperation:
+            number = Decimal(str(planned.arguments[self.name]))
+            is_over = number > self.limit
+        except InvalidOperation:  # None as well: where the amount of a refund is left out, all of it is meant
             return _because(self.asking, f"{self.name} is no number")
-        return _because(self.asking, f"{self.name} {number} is over {self.limit}")
+        shown = f"{self.name} {planned.shown(self.name)}"
+        if is_over:
+            return _because(self.asking, f"{shown} is over {self.limit}")
+        return Allow(f"{shown} is not over {self.limit}")
 
 
 @dataclass(frozen=True)
@@ -181,7 +198,7 @@ class _FirstTime(Remembering):
         return {"budget": business_digest(**scope, fields=values, annotations={}).hex(), "amount": "1"}
 
     def _named(self, planned: PlannedAction) -> str:
-        return ", ".join(f"{name} {planned.arguments[name]}" for name in self.names) or "this requester"
+        return ", ".join(f"{name} {planned.shown(name)}" for name in self.names) or "this requester"
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,9 @@ def plan(call: Call) -> Steps[Standing | Changed]:
             # Once, a race; twice at one occurrence, a repeat has it which this call may not meet.
             occurrence, unseen = (occurrence + 1, 0) if unseen else (occurrence, 1)
             continue
+        if met.way in ("intent", "business") and isinstance(by_state(call, met.action, same_decision=False), Overdue):
+            yield from expire(met.action)  # a request that nobody answered is over: this call is another one
+            continue
         first = stand(call, met)
         if not isinstance(first, Again):
             return (yield from _follow(call, first))
@@ -194,7 +197,8 @@ def _follow(call: Call, first: First) -> Steps[Standing | Changed]:
         case Overdue(action=action):
             return (yield from expire(action)) or (yield from _meet(call, (yield from _now(call, action))))
         case Superseded(action=action):
-            return Changed(call.take_up(replace(call, instead_of=action), (yield from _successor(action))))
+            asked_for = call.instead_of or action  # of several changes, the first: that is what the caller knows
+            return Changed(call.take_up(replace(call, instead_of=asked_for), (yield from _successor(action))))
         case Compared(action=action):
             return (yield from _compare(call, action))
         case Orphan(action=action):

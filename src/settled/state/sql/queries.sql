@@ -75,7 +75,8 @@ decided AS (
     WHERE met_id = (SELECT id FROM moved)
        OR (intent = %(intent)s AND fingerprint = %(fingerprint)s AND state NOT IN ('failed', 'cancelled')
            AND (%(repeat_of)s::text IS NULL OR repeat_of = %(repeat_of)s)
-           AND (settled_at IS NULL OR window_until > (SELECT now FROM clock)))
+           AND (settled_at IS NULL OR window_until > (SELECT now FROM clock))
+           AND (state <> 'planned' OR coalesce(asked_until > (SELECT now FROM clock), true)))
     ON CONFLICT DO NOTHING
     RETURNING action_id),
 repeated AS (
@@ -154,8 +155,11 @@ SELECT {columns}, settled.now() FROM settled.decisions JOIN settled.actions USIN
 WHERE tenant = %(tenant)s AND decision = %(decision)s AND id = action_id
 
 -- name: newest
--- The last action of an intent.
-SELECT {columns}, settled.now() FROM settled.actions WHERE tenant = %(tenant)s AND intent = %(intent)s ORDER BY occurrence DESC LIMIT 1
+-- The last action of an intent, and the last one of it that did something or still may.
+(SELECT {columns}, settled.now() FROM settled.actions WHERE tenant = %(tenant)s AND intent = %(intent)s ORDER BY occurrence DESC LIMIT 1)
+UNION ALL
+(SELECT {columns}, settled.now() FROM settled.actions
+    WHERE tenant = %(tenant)s AND intent = %(intent)s AND state NOT IN ('failed', 'cancelled') ORDER BY occurrence DESC LIMIT 1)
 
 -- name: supersede
 -- A person edits what waits for approval: it ends, and its edited form begins, with a verdict of its own.
@@ -212,7 +216,8 @@ SELECT FROM settled.approvals AS ticket WHERE ticket.tenant = actions.tenant AND
     AND (ticket.valid_until IS NULL OR ticket.valid_until > clock.now)
 
 -- name: claim
--- Take the right to run an approved action: its ticket is spent, and its budgets are reserved, in this statement.
+-- Take the right to run an approved action: its ticket is spent, and its budgets are reserved, in this statement. A budget with
+-- several windows is reserved once.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'running', trigger = 'claim',
         fencing_token = fencing_token + 1, attempt = attempt + 1, owner = %(owner)s, started_at = clock.now,
@@ -227,18 +232,22 @@ spent AS (
         AND (valid_until IS NULL OR valid_until > clock.now)),
 reserved AS (
     INSERT INTO settled.reservations (at, budget, tenant, action_id, amount)
-    SELECT clock.now, decode(taken.budget, 'hex'), tenant, id, taken.amount
+    SELECT DISTINCT clock.now, decode(taken.budget, 'hex'), tenant, id, taken.amount
     FROM moved, clock, json_to_recordset(%(budgets)s::json) AS taken (budget text, amount numeric)),
 {told} {answer}
 
 -- name: lapse
--- A permission ended before anybody used it, or does not fit: the action is planned again, with a new ticket.
+-- A permission ended before anybody used it, or does not fit: the action is planned again, with a new ticket. (One that is still
+-- open belongs to an approval that nobody gave: it is closed, so that one question is one ticket.)
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'planned', trigger = 'lapse', approver = NULL,
         approved_until = NULL, asked_until = clock.now + (asking ->> 'ttl_s')::float8 * interval '1 second'
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[]) AND asking IS NOT NULL
         AND (approved_until <= clock.now OR NOT EXISTS ({fits}))
     RETURNING actions.*),
+closed AS (
+    UPDATE settled.approvals SET decision = 'withdraw', decided_at = clock.now
+    FROM moved, clock WHERE approvals.tenant = moved.tenant AND action_id = moved.id AND decision IS NULL),
 issued AS ({issued}),
 {told} {answer}
 

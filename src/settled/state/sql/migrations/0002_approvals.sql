@@ -122,8 +122,10 @@ BEGIN
                 AND (CASE WHEN NEW.version = OLD.version
                     THEN (NEW.state, NEW.trigger, NEW.fencing_token, NEW.attempt)
                         = (OLD.state, OLD.trigger, OLD.fencing_token, OLD.attempt)
-                        AND (NEW.receipt, NEW.evidence, NEW.code, NEW.result::text, NEW.approved_until, NEW.superseded_by)
-                        IS NOT DISTINCT FROM (OLD.receipt, OLD.evidence, OLD.code, OLD.result::text, OLD.approved_until, OLD.superseded_by)
+                        AND (NEW.receipt, NEW.evidence, NEW.code, NEW.result::text, NEW.approver, NEW.approved_until, NEW.asked_until,
+                            NEW.superseded_by)
+                        IS NOT DISTINCT FROM (OLD.receipt, OLD.evidence, OLD.code, OLD.result::text, OLD.approver, OLD.approved_until, OLD.asked_until,
+                            OLD.superseded_by)
                     ELSE NEW.version = OLD.version + 1 AND NEW.previous = OLD.state
                         AND settled.is_legal(OLD.state, NEW.trigger, NEW.state)
                         AND NEW.fencing_token = OLD.fencing_token + (NEW.trigger IN ('claim', 'release'))::integer
