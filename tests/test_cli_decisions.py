@@ -373,7 +373,7 @@ def test_an_edit_is_a_new_action_that_its_own_policy_judges(ledger: Ledger) -> N
     assert (done["supersedes"], done["requester"]) == (outcome.action_id, "alice")
     assert as_json(ledger, "show", id_of(outcome))["superseded_by"] == done["action_id"]
     page = run(ledger, "show", id_of(outcome)).stdout
-    assert "replaced by an edited request by bob" in page
+    assert "replaced by another request by bob" in page
     assert "(“as agreed”)" in page
 
 

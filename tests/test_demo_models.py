@@ -56,6 +56,23 @@ def test_it_reads_out_the_sentence_of_fact_and_no_more() -> None:
     assert said.tool_calls == []
 
 
+def test_what_waits_for_a_person_is_read_out_and_not_submitted_again() -> None:
+    answer = "The request is waiting for a decision by supervisor.\nNote for the assistant: you cannot approve it."
+    said = bound(ScriptedModel()).invoke(asked("File INV-102", (READ, INVOICE), (CREATE, answer)))
+    assert (said.text, said.tool_calls) == ("The request is waiting for a decision by supervisor.", [])
+
+
+def test_another_invoice_is_read_before_it_is_filed() -> None:
+    other = '{"invoice_id": "INV-101", "amount": 64.0, "limit": 80.0, "over_limit": 0.0}'
+    before = asked("File INV-102", (READ, INVOICE), (CREATE, "It was done."))
+    now: list[BaseMessage] = [*before, AIMessage("It was done."), HumanMessage("Please file INV-101 too.")]
+    (first,) = bound(ScriptedModel()).invoke(now).tool_calls
+    assert (first["name"], first["args"]) == (READ, {"invoice_id": "INV-101"})
+    read: list[BaseMessage] = [AIMessage("", tool_calls=[first]), ToolMessage(other, name=READ, tool_call_id="9")]
+    (second,) = bound(ScriptedModel()).invoke([*now, *read]).tool_calls
+    assert (second["args"]["invoice_id"], second["args"]["amount"]) == ("INV-101", 64)
+
+
 def test_without_an_invoice_it_says_that_it_is_scripted_in_the_users_language() -> None:
     assert "scripted model" in bound(ScriptedModel()).invoke(asked("hello")).text
     assert "脚本" in bound(ScriptedModel()).invoke(asked("你好")).text

@@ -1,27 +1,30 @@
 """One process of the reimbursement agent: `python -m settled.demo.agent`.
 
-It says `ready`, is given one task as a line of JSON, carries the conversation on in a `Session`, and answers with one
-line of JSON: what the user and the model were told. It may be killed at any instant; the next process is given the same
-task.
+It says `ready`, is given tasks, each a line of JSON, carries the conversation on in a `Session`, and answers each with
+a line of JSON: what the user and the model were told, and what waits for a person. It may be killed at any instant; the
+next process is given the same task.
 """
 
 import json
 import os
+import queue
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from settled.demo.models import load_model
+from settled.demo.models import CREATE, load_model
 from settled.demo.scenarios import TENANT
 from settled.demo.tools import reimbursement_tools
-from settled.graph.agent import build_agent
+from settled.graph.agent import Agent, build_agent
 from settled.graph.checkpointer import open_checkpointer
 from settled.graph.session import Session
+from settled.graph.turn import Reply
 from settled.state.errors import SettledError
 from settled.state.store import Ledger
 from settled.tools.effects import Ask, Effect
@@ -32,10 +35,18 @@ PROMPT = (
     " amounts of the invoice, unless the user gives another amount. Tell the user what the tools answered."
 )
 
+LOOK_AGAIN_S = 0.1
+"""While a person is to decide: a demo is watched. (A host would be told by whoever takes the decision.)"""
+
 
 @dataclass(frozen=True)
 class Task:
-    """What an agent process is to do. `message_ids` name the user's messages: a repeat of the task adds none."""
+    """What an agent process is to do. `message_ids` name the user's messages: a repeat of the task adds none.
+
+    Without `turns` it continues the thread, and while that waits for a person, looks again for at most `wait_s`.
+    `rewritten` replaces arguments of the call that waits, in the stored conversation: what an edited fork, or a bug,
+    would do.
+    """
 
     database_url: str
     service_url: str
@@ -47,18 +58,21 @@ class Task:
     stubborn: bool = False
     kill_at: str | None = None
     model: str | None = None
+    approval_ttl_s: float | None = None
+    daily_limit: int | None = None
+    wait_s: float = 0.0
+    rewritten: Mapping[str, Any] = field(default_factory=dict)
 
 
 def main() -> None:
-    """Wait for the task and carry it out."""
+    """Carry out one task after the other."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    line = sys.stdin.readline()
-    if not line:
-        return
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
     try:
-        print(json.dumps(run(Task(**json.loads(line)))), flush=True)
+        while True:
+            print(json.dumps(run(Task(**json.loads(lines.get())))), flush=True)
     except SettledError as error:
         sys.exit(str(error))
 
@@ -68,18 +82,51 @@ def run(task: Task) -> dict[str, Any]:
     with Ledger.connect(task.database_url) as ledger, open_checkpointer(ledger) as checkpointer:
         agent = build_agent(
             load_model(task.model, stubborn=task.stubborn),
-            reimbursement_tools(task.service_url, queryable=task.queryable),
+            reimbursement_tools(
+                task.service_url,
+                queryable=task.queryable,
+                approval_ttl_s=task.approval_ttl_s,
+                daily_limit=task.daily_limit,
+            ),
             ledger=ledger,
             checkpointer=checkpointer,
             system_prompt=PROMPT.format(employee_id=task.employee_id),
             world=World(watch=killing(task.kill_at) if task.kill_at else None),
         )
         session = Session(agent, ledger=ledger, thread_id=task.thread_id, tenant=TENANT, requester=task.employee_id)
-        reply = ""
-        for text, message_id in zip(task.turns, task.message_ids, strict=True):
-            reply = session.send(text, message_id=message_id).text
+        if task.rewritten:
+            _rewrite(agent, session, task.rewritten)
+        reply = _carried_on(session, task)
         state = agent.get_state(session.config)
-        return {"reply": reply, "tool_messages": _tool_messages(state.values["messages"])}
+        return {
+            "reply": reply.text,
+            "tool_messages": _tool_messages(state.values["messages"]),
+            "waiting": [str(approval["action_id"]) for approval in reply.approvals],
+        }
+
+
+def _carried_on(session: Session, task: Task) -> Reply:
+    """Send the user's messages; or, without one, continue until nothing waits for a person or the time is over."""
+    replies = [session.send(text, message_id=of) for text, of in zip(task.turns, task.message_ids, strict=True)]
+    if replies:
+        return replies[-1]
+    end = time.monotonic() + task.wait_s
+    while True:
+        reply = session.resume()
+        if reply.is_finished or time.monotonic() >= end:
+            return reply
+        time.sleep(LOOK_AGAIN_S)
+
+
+def _rewrite(agent: Agent, session: Session, arguments: Mapping[str, Any]) -> None:
+    """Change the arguments of the call that the conversation ends with, behind everybody's back."""
+    messages = agent.get_state(session.config).values["messages"]
+    said = next(message for message in reversed(messages) if isinstance(message, AIMessage))
+    calls = [
+        {**call, "args": {**call["args"], **arguments}} if call["name"] == CREATE else call for call in said.tool_calls
+    ]
+    edited = AIMessage(said.content, id=said.id, tool_calls=calls)
+    agent.update_state(session.config, {"messages": [edited]}, as_node="model")
 
 
 def killing(point: str) -> Callable[[Effect, str], None]:
@@ -110,8 +157,10 @@ def _tool_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     ]
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
+def _listen(lines: "queue.SimpleQueue[str]") -> None:
+    """Take the tasks; when the parent is gone, so is this process, whatever it is doing."""
+    for line in sys.stdin:
+        lines.put(line)
     os._exit(1)
 
 

@@ -11,57 +11,19 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from settled.demo.processes import Child, DemoFailed, Service
+from settled.demo.approving import Stage, play_asking
+from settled.demo.processes import RUN_S, Child, DemoFailed, Service
 from settled.demo.scenarios import TENANT, Scenario
 from settled.demo.service import store
+from settled.demo.story import Mark, Story, Told
 from settled.state import ledger as operations
 from settled.state.errors import ContractError
 from settled.state.model import Action, Event
 from settled.state.postgres import Database
 from settled.state.store import Ledger
-
-RUN_S = 120.0
-"""A scenario takes seconds; a chat model over the network may take a minute."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """What an agent's process answered in the end."""
-
-    reply: str
-    tool_messages: Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Something that happened to a process, at a Unix time."""
-
-    at: float
-    text: str
-    detail: str = ""
-
-
-@dataclass
-class Story:
-    """A scenario that was played. `skew_s` is how far the ledger's clock is ahead of this machine's."""
-
-    scenario: Scenario
-    turns: Sequence[str]
-    effects: int = 0
-    actions: Sequence[tuple[Action, Sequence[Event]]] = ()
-    told: Told = field(default_factory=lambda: Told("", ()))
-    marks: list[Mark] = field(default_factory=list)
-    requests: Sequence[Mapping[str, Any]] = ()
-    skew_s: float = 0.0
-
-    @property
-    def came_out(self) -> bool:
-        """Whether there are as many effects as there must be."""
-        return self.effects == self.scenario.expected_effects
 
 
 def play(scenario: Scenario, url: str | None, *, language: str = "en", model: str | None = None) -> Story:
@@ -77,20 +39,34 @@ def play(scenario: Scenario, url: str | None, *, language: str = "en", model: st
         "message_ids": [f"msg-{secrets.token_hex(6)}" for _ in turns],
         "queryable": scenario.queryable,
         "stubborn": scenario.stubborn,
+        "approval_ttl_s": scenario.approval_ttl_s,
+        "daily_limit": scenario.daily_limit,
         "model": model,
     }
     story = Story(scenario, turns)
     with ExitStack() as stack:
-        count = 2 if scenario.kill_at else scenario.clicks
+        count = 2 if scenario.kill_at or scenario.dies_waiting else scenario.clicks
         agents = [stack.enter_context(Child("settled.demo.agent")) for _ in range(count)]
         ledger = stack.enter_context(Ledger.connect(url))
         service = stack.enter_context(Service(ledger.url, scenario.faults))
+        at = {"SETTLED_DATABASE_URL": ledger.url}
+        names = scenario.supervisors
+        people = {by: stack.enter_context(Child("settled.demo.supervisor", environment=at)) for by in names}
         task |= {"service_url": service.url, "database_url": ledger.url}
-        for agent in agents:
-            agent.expect()
-        story.told = _restarted(story, ledger, agents, task) if scenario.kill_at else _clicked(story, agents, task)
+        for child in (*agents, *people.values()):
+            child.expect()
+        story.told = _played(Stage(story, ledger, agents, people, task))
         _read(story, ledger, service.url, task)
     return story
+
+
+def _played(stage: Stage) -> Told:
+    scenario = stage.story.scenario
+    if scenario.approval_ttl_s is not None:
+        return play_asking(stage)
+    if scenario.kill_at:
+        return _restarted(stage.story, stage.ledger, stage.agents, stage.task)
+    return _clicked(stage.story, stage.agents, stage.task)
 
 
 def _clicked(story: Story, agents: Sequence[Child], task: Mapping[str, Any]) -> Told:
@@ -124,6 +100,8 @@ def _read(story: Story, ledger: Ledger, service_url: str, task: Mapping[str, Any
     """Read what happened from those who know it."""
     actions = ledger.run(operations.actions(TENANT, thread_id=task["thread_id"]))
     story.actions = [(one, _timeline(ledger, one)) for one in reversed(actions)]
+    tickets = [ledger.run(operations.approvals_of(TENANT, action.id)) for action, _ in story.actions]
+    story.approvals = [ticket for of_action in tickets for ticket in of_action]
     if actions:
         skew_s = actions[0].now.timestamp() - time.time()
         story.skew_s = skew_s if abs(skew_s) > 1 else 0.0

@@ -22,6 +22,10 @@ START_S = 60.0
 """A process of the demo is up in two seconds; a loaded machine is given time."""
 
 
+RUN_S = 120.0
+"""A scenario takes seconds; a chat model over the network may take a minute."""
+
+
 class DemoFailed(SettledError):
     """A process of the demo did not do its part; the sentence holds its last words."""
 
@@ -73,6 +77,12 @@ class Child:
         if line is None:
             raise DemoFailed(f"{self.name} ended by itself ({self.process.returncode}): {self.last_words()}")
         return line
+
+    def die(self) -> None:
+        """End it by SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        while self.hear() is not None:
+            pass
 
     def answer(self, timeout_s: float = START_S) -> Any:
         """Return the next line as JSON."""

@@ -10,10 +10,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from settled.demo.play import Story
 from settled.demo.scenarios import DEFAULT, SCENARIOS, TENANT
-from settled.runtime.records import timeline_record
+from settled.demo.story import Story
+from settled.runtime.records import approval_record, timeline_record
 from settled.runtime.tables import event_row, state_text, text
+from settled.runtime.words import DECISIONS
+from settled.state.machine import Trigger
+from settled.state.model import Approval
 from settled.tools.outcome import plain
 
 Row = tuple[float, str, Text, Text, Text]
@@ -28,6 +31,7 @@ def document(story: Story) -> dict[str, Any]:
         "actions": [timeline_record(action, events) for action, events in story.actions],
         "tool_messages": list(story.told.tool_messages),
         "reply": story.told.reply,
+        "approvals": [approval_record(approval) for approval in story.approvals],
     }
 
 
@@ -91,7 +95,7 @@ def _rows(story: Story) -> Iterator[Row]:
     nothing = Text()
     for mark in story.marks:
         detail = text(mark.detail, "bright_black")
-        yield mark.at, "process", text(mark.text, "red" if "SIGKILL" in mark.text else ""), nothing, detail
+        yield mark.at, mark.who, text(mark.text, "red" if "SIGKILL" in mark.text else ""), nothing, detail
     for seen in story.requests:
         happened = f"{seen['method']} {seen['path']}"
         yield seen["at"], "service", text(happened), nothing, text(seen["outcome"], "bright_black")
@@ -117,14 +121,28 @@ def _refused(artifact: Mapping[str, Any]) -> Text:
     return Text.assemble(("refused", "bold"), f", and nothing sent: {plain(asked)}")
 
 
+def _ticket(approval: Approval) -> Text:
+    """Say what a person was asked, what was decided by whom, and whether the permission was used."""
+    asked = f"  asked about {plain(approval.summary)}: "
+    if approval.decided_at is None or approval.decision is None:
+        return Text.assemble(asked, ("not decided", "bold"))
+    by = f" by {plain(approval.decided_by)}" if approval.decided_by else ""
+    after_s = (approval.decided_at - approval.issued_at).total_seconds()
+    used = "" if approval.decision != Trigger.APPROVE else ", used once" if approval.spent_at else ", and never used"
+    word = DECISIONS.get(approval.decision, approval.decision)
+    return Text.assemble(asked, (f"{word}{by}", "bold"), f" after {after_s:.2f} s{used}")
+
+
 def _verdict(story: Story) -> RenderableType:
     tickets = "ticket" if story.effects == 1 else "tickets"
     counted = f" in the service's database, {story.scenario.expected_effects} expected"
     lines = [Text.assemble((f"{story.effects} {tickets}", "bold"), counted)]
     for action, _ in story.actions:
         tries = "1 attempt" if action.attempt == 1 else f"{action.attempt} attempts"
-        said = [state_text(action.state), text(action.receipt or "no receipt yet"), text(tries)]
+        none = "no receipt" if action.settled_at else "no receipt yet"
+        said = [state_text(action.state), text(action.receipt or none), text(tries)]
         lines.append(Text.assemble(f"{action.id}: ", Text(", ").join(said)))
+        lines += [_ticket(ticket) for ticket in story.approvals if ticket.action_id == action.id]
     lines += [_refused(artifact) for artifact in _conflicts(story)]
     if story.actions:
         lines.append(text(f"settled actions list --tenant {TENANT}  shows them all", "bright_black"))

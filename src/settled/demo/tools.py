@@ -1,9 +1,12 @@
 """The tools of the reimbursement agent, declared as an author would declare them for a service of somebody else.
 
 `reimbursement_tools(url)` is the normal set. With `queryable=False` the contract says that the service neither
-recognises a repeat nor can be asked: then a lost reply is a person's to decide.
+recognises a repeat nor can be asked: then a lost reply is a person's to decide. With `approval_ttl_s` a supervisor is
+asked about what is over the limit, with `daily_limit` an employee has a budget.
 """
 
+from collections.abc import Sequence
+from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -12,8 +15,10 @@ from pydantic import AfterValidator, Field
 from settled.state.canonical import Incidental, Precision
 from settled.tools import http
 from settled.tools.backoff import Backoff
+from settled.tools.budget import Budget
 from settled.tools.contract import ActionTool, Inquiry, action
 from settled.tools.effects import Absent, Answer, Found, Inconclusive
+from settled.tools.policy import Policy, over
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,10 +46,30 @@ SUMMARY = {
 }
 
 
-def reimbursement_tools(url: str, *, queryable: bool = True) -> list[ActionTool]:
+LIMIT = 80
+"""Of every invoice of the demo's service."""
+
+SUPERVISOR = "supervisor"
+"""The role that decides on what is over the limit."""
+
+
+def reimbursement_tools(
+    url: str, *, queryable: bool = True, approval_ttl_s: float | None = None, daily_limit: int | None = None
+) -> list[ActionTool]:
     """Return the tools for the ticket service at `url`: `get_invoice` and `create_reimbursement_ticket`."""
     client = http.client(base_url=url, timeout=TIMEOUT_S)
-    return [_get_invoice(client), _create_ticket(client, queryable=queryable)]
+    approval = () if approval_ttl_s is None else over_the_limit(timedelta(seconds=approval_ttl_s))
+    budgets = () if daily_limit is None else (Budget(daily_limit, of="amount", per="user", window=timedelta(days=1)),)
+    return [_get_invoice(client), _create_ticket(client, queryable=queryable, approval=approval, budgets=budgets)]
+
+
+def over_the_limit(ttl: timedelta) -> tuple[Policy, ...]:
+    """Return the policies that ask a supervisor other than the employee about what is over the limit.
+
+    Two of them: the amount is what is paid, and `over_limit` is what the model fills in.
+    """
+    asking: dict[str, Any] = {"scope": "over the limit", "ttl": ttl, "approvers": (SUPERVISOR,), "four_eyes": True}
+    return over("amount", LIMIT, **asking), over("over_limit", 0, **asking)
 
 
 def _get_invoice(client: "httpx2.Client") -> ActionTool:
@@ -58,7 +83,9 @@ def _get_invoice(client: "httpx2.Client") -> ActionTool:
     return get_invoice
 
 
-def _create_ticket(client: "httpx2.Client", *, queryable: bool) -> ActionTool:
+def _create_ticket(
+    client: "httpx2.Client", *, queryable: bool, approval: Sequence[Policy], budgets: Sequence[Budget]
+) -> ActionTool:
     def find_ticket(inquiry: Inquiry) -> Answer:
         """Ask the service for the ticket with this action's key, and compare it with what was meant."""
         answer = client.get("/tickets", params={"idempotency_key": inquiry.idempotency_key})
@@ -79,6 +106,8 @@ def _create_ticket(client: "httpx2.Client", *, queryable: bool) -> ActionTool:
         backoff=BACKOFF,
         settle_window=SETTLE_WINDOW_S,
         summary=SUMMARY,
+        approval=approval,
+        budgets=budgets,
     )
     def create_reimbursement_ticket(
         employee_id: Name, invoice_id: Name, amount: Money, over_limit: Money, memo: Memo = ""

@@ -47,7 +47,7 @@ WHAT: Mapping[str, str] = {
     "late": "a late answer, kept as evidence",
     "deny": "denied",
     "expire": "expired",
-    "supersede": "replaced by an edited request",
+    "supersede": "replaced by another request",
     "withdraw": "withdrawn",
     "lapse": "the permission ended",
     "ask_again": "sent back to be asked about",

@@ -70,7 +70,7 @@ def ticket(approval: Approval) -> str:
 DECISIONS = {
     "approve": "approved",
     "deny": "denied",
-    "supersede": "replaced by an edited request",
+    "supersede": "replaced by another request",
     "expire": "expired",
     "withdraw": "withdrawn",
 }
