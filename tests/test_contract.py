@@ -15,7 +15,9 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from acts import Remote, count, through_async, through_sync
 from settled import (
+    Ask,
     Backoff,
+    Budget,
     Code,
     ContractError,
     ContractWarning,
@@ -24,7 +26,10 @@ from settled import (
     NotYet,
     Unguarded,
     action,
+    always,
     current_action,
+    first_time,
+    over,
 )
 from settled.tools.contract import ActionTool
 from settled.tools.effects import Absent
@@ -93,6 +98,16 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         r"{order_id!x}, which suits no value: write {order_id}",
     ),
     "summary with a bad format": ({"summary": {"en": "pay {amount:.2q}"}}, "{amount:.2q}, which suits no value"),
+    "approval that is no function": ({"approval": Ask()}, "approval must be a function of the planned action, or sev"),
+    "approval as a word": ({"approval": "always"}, "approval must be a function of the planned action, or several"),
+    "approval with a word among it": ({"approval": [always, "x"]}, "approval must be a function of the planned action"),
+    "approval over no argument": ({"approval": over("amuont", 5)}, r"name \['amuont'\], which is not an argument"),
+    "first time of no argument": ({"approval": [always, first_time("payee")]}, r"name \['payee'\]"),
+    "budget of no argument": ({"budgets": [Budget(5, of="amuont")]}, r"name \['amuont'\], which is not an argument"),
+    "budgets that are none": ({"budgets": [500]}, r"budgets must be a sequence of Budget\(\.\.\.\)"),
+    "one budget": ({"budgets": Budget(5)}, r"budgets must be a sequence of Budget\(\.\.\.\)"),
+    "a read with an approval": ({"risk": "read", "identity": None, "approval": always}, "no approval and no budget"),
+    "a read with a budget": ({"risk": "read", "identity": None, "budgets": [Budget(5)]}, "no approval and no budget"),
     "unknown risk": ({"risk": "dangerous"}, "read, idempotent_write, non_idempotent_write"),
     "unknown remote": ({"remote": "eventual"}, "dedupes, queryable, opaque"),
 }

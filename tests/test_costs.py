@@ -4,14 +4,29 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Annotated, Any
 
 import psycopg
 import pytest
 
 from acts import Door, Remote, both_doors, opened, rows, through_sync
-from settled import Ended, Incidental, Inquiry, Ledger, action
+from settled import (
+    Allow,
+    Approve,
+    Desk,
+    Edit,
+    Ended,
+    Incidental,
+    Inquiry,
+    Ledger,
+    Outcome,
+    PlannedAction,
+    action,
+    always,
+    over,
+    permitted,
+)
 from settled.tools.contract import ActionTool
 from settled.tools.effects import Absent, Found
 from settled.tools.outcome import Refused, Unknown
@@ -250,3 +265,116 @@ async def test_a_wait_for_another_caller_holds_no_transaction(ledger: Ledger, on
     second = await through_sync(pay, [1], ledger=ledger, world=World(sleep=sleep))
     assert second.receipt == (await first).receipt == "R-1"
     assert onlooker.looks.count("wait") >= 2
+
+
+Cost = tuple[int, int]
+"""Statements, and commits among them."""
+
+
+class Till:
+    """Counts what one step costs."""
+
+    def __init__(self, ledger: Ledger, counted: Counted) -> None:
+        self._ledger, self._counted = ledger, counted
+
+    async def of(self, step: Awaitable[object]) -> Cost:
+        before = next_xid(self._ledger.url)
+        self._counted.statements.clear()
+        await step
+        return len(self._counted.statements), next_xid(self._ledger.url) - before
+
+
+def asking(remote: Remote, policy: Any) -> ActionTool:
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order",), approval=policy)
+    def pay(order: int) -> object:
+        return remote.do(order=order)
+
+    return pay
+
+
+@both_doors
+@pytest.mark.parametrize("decision", [None, "click-1"])
+async def test_what_an_approved_action_costs(
+    door: Door, decision: str | None, narrow: Ledger, counted: Counted
+) -> None:
+    """Each step of a person's approval has one commit. To plan is one statement, with one read before it where a
+    decision may have met its action already (its policy is not asked again then); to decide is a read and a write;
+    to run it, it is found, claimed and settled.
+    """
+    remote, till = Remote(), Till(narrow, counted)
+    tool, desk = asking(remote, always), Desk(narrow)
+    read = int(decision is not None)
+    for n in range(WARM_UP):
+
+        def call(n: int = n) -> Awaitable[Outcome]:
+            return door(tool, [n], ledger=narrow, decision=decision)
+
+        async def approve(n: int = n) -> None:
+            ticket = narrow.actions(states=["planned"])[0]
+            await desk.adecide(ticket.id, Approve(), by="maria", fingerprint=ticket.fingerprint)
+
+        costs = [await till.of(call())]
+        costs.append(await till.of(call()))
+        costs.append(await till.of(approve()))
+        costs.append(await till.of(call()))
+        costs.append(await till.of(call()))
+    await narrow.aclose()
+    assert len(remote.effects) == WARM_UP
+    plan, met, decided, run, replay = costs
+    assert plan == (1 + read, 1)
+    assert met == (1, 0)
+    assert decided == (1 + 2, 1)  # the first is the test's own look at what waits
+    assert run == (3, 2)
+    assert replay == (1, 0)
+
+
+@both_doors
+@pytest.mark.parametrize("decision", [None, "click-1"])
+async def test_what_a_policy_costs_that_allows_or_denies(
+    door: Door, decision: str | None, narrow: Ledger, counted: Counted
+) -> None:
+    """Allowed: as without a policy, and one read where the call has a decision. Denied: one commit. Neither is asked
+    for again by the same decision.
+    """
+    remote, till = Remote(), Till(narrow, counted)
+    tool = asking(remote, over("order", 100))
+    denying = asking(remote, permitted("clerk"))
+    read = int(decision is not None)
+    for n in range(WARM_UP):
+        allowed = await till.of(door(tool, [n], ledger=narrow, decision=decision))
+        denied = await till.of(door(denying, [1000 + n], ledger=narrow, decision=decision))
+        replay = await till.of(door(denying, [1000 + n], ledger=narrow, decision=decision))
+    await narrow.aclose()
+    assert (allowed, denied, replay) == ((2 + read, 2), (1 + read, 1), (1, 0))
+    assert len(remote.effects) == WARM_UP
+
+
+@both_doors
+async def test_what_an_edit_costs(door: Door, narrow: Ledger, counted: Counted) -> None:
+    """Three reads, and one commit that ends the one and begins the other; the call then finds it and runs it."""
+    remote, till = Remote(), Till(narrow, counted)
+    tool = asking(remote, over("order", 100))
+    desk = Desk(narrow, tools=[tool])
+    for n in range(WARM_UP):
+        waiting = await door(tool, [200 + n], ledger=narrow, decision="d")
+        ticket = desk.approval(str(waiting.action_id))
+        edit = desk.adecide(ticket.action_id, Edit({"order": n}), by="maria", fingerprint=ticket.fingerprint)
+        edited = await till.of(edit)
+        run = await till.of(door(tool, [200 + n], ledger=narrow, decision="d"))
+    await narrow.aclose()
+    assert len(remote.effects) == WARM_UP
+    assert edited == (4, 1)
+    assert run == (5, 2)
+
+
+@both_doors
+async def test_no_transaction_is_open_while_a_policy_thinks(door: Door, ledger: Ledger, onlooker: Onlooker) -> None:
+    """An author's policy may ask another service: the ledger does not wait for it."""
+    remote = Remote()
+
+    def judge(planned: PlannedAction) -> Allow:
+        onlooker.look("policy")
+        return Allow()
+
+    await door(asking(remote, judge), [1], ledger=ledger, decision="d")
+    assert (onlooker.looks, len(remote.effects)) == (["policy"], 1)

@@ -9,7 +9,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from acts import Remote, opened, through_sync
-from settled import IllegalTransition, Ledger, action
+from settled import Approve, Desk, IllegalTransition, Ledger, action, always
 from settled.state import ledger as ledger_queries
 from settled.state.ledger import Query
 from settled.state.machine import BIRTH, OPEN, TRANSITIONS, State, Trigger
@@ -55,6 +55,7 @@ def sql(database_url: str) -> Iterator[psycopg.Connection[Any]]:
 
 async def running(ledger: Ledger, connection: psycopg.Connection[Any], order: str = "A-1") -> str:
     """Return the id of an action that runs, without an owner who will ever come back."""
+
     @action(risk="non_idempotent_write", remote="opaque", identity=("order",))
     def pay(order: str) -> object:
         return None
@@ -304,3 +305,175 @@ def test_what_does_not_cancel_is_refused_before_it_is_sent(trigger: Trigger) -> 
     """The machine's own table refuses an illegal step; the database is asked only for lawful ones."""
     with pytest.raises(IllegalTransition, match="does not cancel"):
         ledger_queries.cancel("default", "act-1", trigger=trigger, code="denied", reason="x")
+
+
+async def asked(ledger: Ledger, *, decided: bool = False, spent: bool = False) -> str:
+    """Return the id of an action that a person is asked about, or was."""
+    remote = Remote()
+
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order",), approval=always, name="asks")
+    def pay(order: str) -> object:
+        return remote.do()
+
+    waiting = await through_sync(pay, ["A-1"], ledger=ledger)
+    ticket = Desk(ledger).approval(str(waiting.action_id))
+    if decided or spent:
+        Desk(ledger).decide(ticket.action_id, Approve(), by="maria", fingerprint=ticket.fingerprint)
+    if spent:
+        await through_sync(pay, ["A-1"], ledger=ledger)
+    return ticket.action_id
+
+
+def refused(sql: psycopg.Connection[Any], statement: str, words: str) -> None:
+    """Let a statement be refused by the guard, in these words, and change no ticket and no action."""
+    read = (
+        "SELECT a::text, t::text FROM settled.actions a LEFT JOIN settled.approvals t ON action_id = id ORDER BY 1, 2"
+    )
+    before = sql.execute(read).fetchall()  # type: ignore[arg-type]
+    with pytest.raises(psycopg.Error, match=words) as caught:
+        sql.execute(statement)  # type: ignore[arg-type]
+    assert caught.value.sqlstate == REFUSED
+    assert sql.execute(read).fetchall() == before  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("decided", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "fingerprint = sha256('other')",
+        "summary = 'refund of 1.00'",
+        "scope = 'everything'",
+        "tool = 'other'",
+        "requester = 'somebody'",
+        "tenant = 'theirs'",
+        "action_id = 'act-other'",
+        "round = 2",
+        "issued_at = issued_at + interval '1 day'",
+    ],
+)
+async def test_what_a_ticket_is_bound_to_never_changes(
+    change: str, decided: bool, ledger: Ledger, sql: psycopg.Connection[Any]
+) -> None:
+    """Neither while it is open nor after it was decided."""
+    await asked(ledger, decided=decided)
+    refused(sql, f"UPDATE settled.approvals SET {change}", "is bound to never changes")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "decision = 'deny'",
+        "decision = NULL",
+        "decided_by = 'eve'",
+        "decided_at = now()",
+        "note = 'not I'",
+        "valid_until = valid_until + interval '1 year'",
+        "valid_until = NULL",
+    ],
+)
+async def test_the_first_decision_is_final(change: str, ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
+    """Who decided what, when, and until when it holds."""
+    await asked(ledger, decided=True)
+    refused(sql, f"UPDATE settled.approvals SET {change}", "the first decision on action .* is final")
+
+
+async def test_a_ticket_is_spent_once_and_after_it_was_given(ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
+    """Not while it is open, not twice, and it is not given back."""
+    await asked(ledger)
+    refused(sql, "UPDATE settled.approvals SET spent_at = now()", "is spent once, after it was given")
+    sql.execute("UPDATE settled.approvals SET decision = 'deny', decided_by = 'bob', decided_at = now()")
+    refused(sql, "UPDATE settled.approvals SET spent_at = now()", "is spent once, after it was given")
+
+
+@pytest.mark.parametrize("change", ["spent_at = NULL", "spent_at = now() + interval '1 day'"])
+async def test_a_spent_ticket_stays_spent(change: str, ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
+    """It is no ticket any more."""
+    await asked(ledger, spent=True)
+    refused(sql, f"UPDATE settled.approvals SET {change}", "is spent once, after it was given")
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM settled.approvals", "TRUNCATE settled.approvals"])
+@pytest.mark.parametrize("spent", [False, True])
+async def test_a_ticket_stays_with_its_action(
+    statement: str, spent: bool, ledger: Ledger, sql: psycopg.Connection[Any]
+) -> None:
+    """It goes only after the action has, which an open one never does."""
+    action_id = await asked(ledger, spent=spent)
+    refused(sql, statement, "an approval stays with its action" if "DELETE" in statement else "truncate")
+    if spent:
+        sql.execute("DELETE FROM settled.actions WHERE id = %s", [action_id])
+        assert sql.execute("DELETE FROM settled.approvals").rowcount == 1
+
+
+CLAIM = """
+UPDATE settled.actions SET version = version + 1, previous = state, state = 'running', trigger = 'claim',
+    fencing_token = fencing_token + 1, attempt = attempt + 1, owner = 'eve', started_at = settled.now(),
+    lease_until = settled.now() + interval '9 s', deadline_at = settled.now() + interval '9 s'"""
+SPEND = "UPDATE settled.approvals SET spent_at = clock_timestamp() - interval '1 s'"
+
+
+async def test_no_claim_in_sql_goes_without_its_ticket(ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
+    """Approved is not enough: the claim spends the ticket in its own statement, or is refused; also one that was spent
+    a moment before it.
+    """
+    await asked(ledger, decided=True)
+    refused(sql, CLAIM, "has no approval that this claim spends")
+    refused(sql, f"WITH spent AS ({SPEND} RETURNING 1) {CLAIM} FROM spent", "has no approval that this claim spends")
+    sql.execute(SPEND)
+    refused(sql, CLAIM, "has no approval that this claim spends")
+
+
+async def test_a_claim_of_what_nobody_approved_is_refused(ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
+    """Whatever way SQL takes there: claimed as it waits, or approved by hand, its ticket being open."""
+    await asked(ledger)
+    refused(sql, CLAIM, "that is planned cannot claim to running")
+    sql.execute(
+        "UPDATE settled.actions SET version = version + 1, previous = state, state = 'approved', trigger = 'approve',"
+        " approver = 'eve', asked_until = NULL"
+    )
+    refused(sql, CLAIM, "has no approval that this claim spends")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "asking = NULL",
+        'asking = \'{"reason": "", "scope": "", "ttl_s": 5, "approvers": [], "four_eyes": false}\'',
+        "asked_until = asked_until + interval '1 year'",
+        "asked_until = NULL",
+        "approver = 'eve'",
+        "approved_until = now() + interval '1 year'",
+        "supersedes = 'act-other'",
+        "superseded_by = 'act-other'",
+        "requester = 'somebody'",
+        "summary = 'refund of 1.00'",
+    ],
+)
+async def test_a_verdict_is_frozen_in_the_row(change: str, ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
+    """Who is asked, until when, on whose behalf, and what it was changed into: no plain update touches it."""
+    await asked(ledger)
+    refused(sql, f"UPDATE settled.actions SET {change}", "what it intends was changed")
+
+
+@pytest.mark.parametrize("change", ["approver = 'eve'", "approved_until = NULL"])
+async def test_who_approved_stays_in_the_row(change: str, ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
+    """And until when: a permission is not prolonged by hand."""
+    await asked(ledger, decided=True)
+    refused(sql, f"UPDATE settled.actions SET {change}", "what it intends was changed")
+
+
+async def test_no_step_drops_the_verdict(ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
+    """A claim beside which nobody was asked any more, is refused."""
+    await asked(ledger, decided=True)
+    refused(sql, f"{CLAIM}, asking = NULL", "what it intends was changed")
+
+
+async def test_what_asks_a_person_is_born_waiting(ledger: Ledger, sql: psycopg.Connection[Any]) -> None:
+    """No row begins with a verdict to ask, and approved or running beside it."""
+    await asked(ledger)
+    for state, trigger in (("approved", "approve"), ("running", "claim")):
+        born = BORN.replace("INSERT INTO settled.actions (", "INSERT INTO settled.actions (asking, ")
+        born = born.replace("SELECT now()", "SELECT asking, now()", 1)
+        with pytest.raises(psycopg.Error, match=f"cannot begin as {state}") as caught:
+            sql.execute(born, {"state": state, "trigger": trigger, "version": 1, "open": True})  # type: ignore[arg-type]
+        assert caught.value.sqlstate == REFUSED
