@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from settled.graph.agent import build_agent
     from settled.graph.checkpointer import aopen_checkpointer, open_checkpointer
+    from settled.graph.middleware import ActionMiddleware
+    from settled.graph.node import ActionNode
     from settled.graph.session import Session
     from settled.graph.turn import Reply
     from settled.state.canonical import Incidental, Ordered, Precision, Secret
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from settled.state.model import Action, Approval, Event
     from settled.state.store import Ledger
     from settled.tools import http
+    from settled.tools.arguments import LEFT_OUT
     from settled.tools.backoff import Backoff
     from settled.tools.budget import Budget
     from settled.tools.context import ActionContext, current_action
@@ -40,16 +43,20 @@ if TYPE_CHECKING:
     from settled.tools.decisions import Approve, AskAgain, DidNotHappen, Edit, Happened, Reject
     from settled.tools.desk import Desk, ManualCase
     from settled.tools.effects import Absent, Found, Inconclusive
+    from settled.tools.mcp import actions_from_mcp, carry_key
     from settled.tools.messages import Code
     from settled.tools.outcome import Conflict, Ended, Forbidden, Invalid, Refused, Rejected, Succeeded, Unknown
     from settled.tools.perform import aperform, perform
     from settled.tools.policy import Allow, Ask, Deny, PlannedAction, always, first_time, over, permitted
     from settled.tools.result import Outcome
     from settled.tools.runner import World
+    from settled.tools.wrapping import as_action
 
 _WHERE = {
     "settled.graph.agent": ("build_agent",),
     "settled.graph.checkpointer": ("aopen_checkpointer", "open_checkpointer"),
+    "settled.graph.middleware": ("ActionMiddleware",),
+    "settled.graph.node": ("ActionNode",),
     "settled.graph.session": ("Session",),
     "settled.graph.turn": ("Reply",),
     "settled.state.canonical": ("Incidental", "Ordered", "Precision", "Secret"),
@@ -72,6 +79,7 @@ _WHERE = {
     "settled.state.model": ("Action", "Approval", "Event"),
     "settled.state.store": ("Ledger",),
     "settled.tools": ("http",),
+    "settled.tools.arguments": ("LEFT_OUT",),
     "settled.tools.backoff": ("Backoff",),
     "settled.tools.context": ("ActionContext", "current_action"),
     "settled.tools.contract": ("ActionTool", "Contract", "ContractWarning", "Inquiry", "Remote", "Risk", "action"),
@@ -99,6 +107,7 @@ _WHERE = {
         "permitted",
     ),
     "settled.tools.effects": ("Absent", "Found", "Inconclusive"),
+    "settled.tools.mcp": ("actions_from_mcp", "carry_key"),
     "settled.tools.messages": ("Code",),
     "settled.tools.outcome": (
         *("Conflict", "Ended", "Forbidden", "Invalid", "Refused", "Rejected", "Succeeded", "Unknown"),
@@ -106,13 +115,17 @@ _WHERE = {
     "settled.tools.perform": ("aperform", "perform"),
     "settled.tools.result": ("Outcome",),
     "settled.tools.runner": ("World",),
+    "settled.tools.wrapping": ("as_action",),
 }
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
+    "LEFT_OUT",
     "Absent",
     "Action",
     "ActionContext",
+    "ActionMiddleware",
+    "ActionNode",
     "ActionTool",
     "Allow",
     "AlreadyDecided",
@@ -172,10 +185,13 @@ __all__ = [
     "Unknown",
     "World",
     "action",
+    "actions_from_mcp",
     "always",
     "aopen_checkpointer",
     "aperform",
+    "as_action",
     "build_agent",
+    "carry_key",
     "current_action",
     "first_time",
     "http",

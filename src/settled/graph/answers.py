@@ -21,12 +21,15 @@ MAX_TOOL_NAME_CHARS = 64
 
 
 class Answer(TypedDict):
-    """What a call ended in, as plain JSON; `fingerprint` is that of the action that waits for a person."""
+    """What a call ended in, as plain JSON; `fingerprint` is that of the action that waits for a person, `kept` what its
+    result has for the graph.
+    """
 
     code: str
     message: str
     artifact: dict[str, Any]
     fingerprint: NotRequired[str]
+    kept: NotRequired[str]
 
 
 def answer_of(outcome: Outcome) -> Answer:
@@ -49,8 +52,13 @@ def answer_from_ledger(request: Request, action: Action | None) -> Answer:
     """Return the answer to a call that nobody goes on with: what the ledger has of it, or that nothing was begun."""
     if action is not None:
         return answer_of(recalled(action, request["language"]))
+    return plain_answer(request, Code.UNAVAILABLE)
+
+
+def plain_answer(request: Request, code: Code) -> Answer:
+    """Return the answer to a call of which no action is known: no more than its code says."""
     name = request["name"][:MAX_TOOL_NAME_CHARS].replace("_", " ")
-    facts = Facts(code=Code.UNAVAILABLE, summary=name, action_id="", state="")
+    facts = Facts(code=code, summary=name, action_id="", state="")
     return Answer(code=str(facts.code), message=tell(facts, request["language"]), artifact=_plain(artifact(facts)))
 
 

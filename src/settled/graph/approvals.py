@@ -103,9 +103,10 @@ def batched(shown: Sequence[Shown], problem: str | None = None) -> dict[str, Any
     return payload
 
 
-def single(one: Shown, tool_call_id: str) -> dict[str, Any]:
+def single(one: Shown, tool_call_id: str, problem: str | None = None) -> dict[str, Any]:
     """Return the payload of the interrupt of one call, as LangChain's `per_call` mode has it."""
-    return {"type": "tool_approval", "tool_call_id": tool_call_id, **_request(one)}
+    told = {} if problem is None else {"problem": problem}
+    return {"type": "tool_approval", "tool_call_id": tool_call_id, **_request(one), **told}
 
 
 def _request(one: Shown) -> dict[str, Any]:

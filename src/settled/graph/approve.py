@@ -126,14 +126,16 @@ class Asking:
                 problems += [f"{one.tool}: {problem}"] if problem else []
         return "; ".join(problems) or None
 
-    def single(self, request: Request, answer: Answer, handle: Handle, config: RunnableConfig) -> Steps[str | None]:
-        """Ask for one call in its own task; return why its answer could not be used."""
+    def single(
+        self, request: Request, answer: Answer, handle: Handle, config: RunnableConfig, problem: str | None = None
+    ) -> Steps[str | None]:
+        """Ask for one call in its own task; return why its answer could not be used, as `problem` says of the last."""
         name = answer["artifact"]["action_id"]
         shown = yield from waiting(handle, [name])
         if name not in shown:
             return None
         is_for_it = request.get("is_alone", False) or _is_addressed(config)
-        given = interrupt(single(shown[name], request["tool_call_id"]), response_schema=decision_schema())
+        given = interrupt(single(shown[name], request["tool_call_id"], problem), response_schema=decision_schema())
         if not is_for_it:
             return NOT_ADDRESSED
         chosen = read_answer(given, [shown[name]])

@@ -17,7 +17,7 @@ plain agent.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any, Literal, TypedDict, TypeVar, assert_never, get_args
 
@@ -30,6 +30,8 @@ from langgraph.runtime import RunControl
 from settled.graph.answers import Answer, answer_of, refusal
 from settled.graph.calls import Request, decision_of
 from settled.graph.identity import Handle, options_of
+from settled.graph.injecting import injecting
+from settled.graph.passage import Passage
 from settled.graph.twin import Twin
 from settled.state import ledger
 from settled.state.errors import LEDGER_IS_GONE, ContractError, InvalidArguments
@@ -44,6 +46,7 @@ from settled.tools.perform import invalid, of_read, outcome, prepare, recalled, 
 from settled.tools.policy import Policy
 from settled.tools.reading import read
 from settled.tools.reconcile import Finding, reconcile
+from settled.tools.result import kept_with
 from settled.tools.runner import Runner, World
 from settled.tools.standing import Answered, Call, Granted, Standing, Unsettled, Waiting
 
@@ -148,12 +151,12 @@ class Engine:
         self.policies = policies
         self.graph = compiled()
 
-    def call(self, request: Request, handle: Handle, config: RunnableConfig) -> Answer:
-        """Carry one request to its answer.
+    def call(self, request: Request, handle: Handle, config: RunnableConfig, via: Passage | None = None) -> Answer:
+        """Carry one request to its answer; `via` a tool node, where it came from one.
 
         A nested run has a control of its own: a drain before `run` would leave a claimed action that nobody sends.
         """
-        flight = self._flight(request, handle)
+        flight = self._flight(request, handle, config, via)
         if not isinstance(flight, Flight):
             return _unless_known(flight, request, self.store.run(_recall(request, handle)))
         if flight.contract.is_read:
@@ -170,9 +173,11 @@ class Engine:
             flight.end()
         return _said(end)
 
-    async def acall(self, request: Request, handle: Handle, config: RunnableConfig) -> Answer:
+    async def acall(
+        self, request: Request, handle: Handle, config: RunnableConfig, via: Passage | None = None
+    ) -> Answer:
         """As `call`, in an event loop."""
-        flight = self._flight(request, handle)
+        flight = self._flight(request, handle, config, via)
         if not isinstance(flight, Flight):
             return _unless_known(flight, request, await self.store.arun(_recall(request, handle)))
         if flight.contract.is_read:
@@ -196,15 +201,20 @@ class Engine:
         slowest = max(self.contracts.values(), key=lambda contract: contract.timeout_s, default=None)
         return Runner(slowest, self.store, self._world)
 
-    def _flight(self, request: Request, handle: Handle) -> Flight | Answer:
+    def _flight(self, request: Request, handle: Handle, config: RunnableConfig, via: Passage | None) -> Flight | Answer:
         """Return a new visit, or the answer to a request that names no tool or is malformed."""
-        contract = self.contracts.get(request["name"])
+        contract = self.contracts.get(request["name"]) if via is None else via.tool.contract
         if contract is None:
             return refusal(
                 request, "name", f"there is no tool of this name; the tools are: {', '.join(self.contracts)}"
             )
         if request["error"] is not None:
             return refusal(request, *request["error"])
+        function = injecting(contract, request, config, via.runtime if via is not None else None)
+        if via is not None:
+            function = via.body_of(function)
+        if function is not contract.function:
+            contract = replace(contract, function=function)
         return Flight(contract, handle, request, Runner(contract, self.store, self._world), self.policies)
 
 
@@ -304,10 +314,24 @@ def _tell(standing: Standing) -> None:
 
 def _answer(call: Call, end: Answered) -> Answer:
     if end.code is not Code.WAITING_FOR_APPROVAL:
-        return answer_of(outcome(call, end))
+        return _with_kept(answer_of(outcome(call, end)), end.action.result if _is_of_this(call, end) else None)
     answer = answer_of(outcome(call, Waiting(end.action)))
     answer["fingerprint"] = end.action.fingerprint
     return answer
+
+
+def _is_of_this(call: Call, end: Answered) -> bool:
+    """Whether the result is that of this very call, and not of an earlier one that wanted the same. (Another visit of
+    it may have carried it out meanwhile.)
+    """
+    own = call.plan.correlation_id or ""
+    return end.code is Code.SUCCEEDED or (end.action.correlation_id == own and not own.startswith("/"))
+
+
+def _with_kept(answer: Answer, result: object) -> Answer:
+    """Return the answer with what the result has for the graph."""
+    kept = kept_with(result)
+    return answer if kept is None else {**answer, "kept": kept}
 
 
 def _answered(answer: Answer) -> Where:
@@ -394,7 +418,7 @@ def _reading(flight: Flight) -> Steps[Answer]:
         return refusal(flight.request, error.field, error.rule)
     flight.end()
     end = yield from read(call)
-    return answer_of(of_read(flight.contract, end, call))
+    return _with_kept(answer_of(of_read(flight.contract, end, call)), end.result)
 
 
 def _inside(config: RunnableConfig, flight: Flight) -> RunnableConfig:

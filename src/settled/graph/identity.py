@@ -5,6 +5,7 @@ Owns the private configuration key under which a `Session` travels with a run, a
 has no say in any of it: tenant, thread and requester come from the configuration, never from a message.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -23,6 +24,11 @@ SESSION_KEY = "__settled"
 
 CHECKPOINTER_KEY = "__pregel_checkpointer"
 """LangGraph's own: the checkpointer of a task's run, None where it has none (1.2.24)."""
+
+OF_A_SESSION = re.compile(r"@[^/@]*/.")
+"""What `thread_name` makes of a thread of some tenant: without its session it would be another conversation of another
+tenant, whose ledger knows nothing of what was done. (A name that only begins with @ is anybody's.)
+"""
 
 SESSION_OWNER = "s:"
 """What the owners of a session's claims begin with: they were made under their thread's lock, so whoever holds it now
@@ -53,7 +59,8 @@ class Handle:
 class Decision:
     """Where in the conversation a call was decided: the same after a crash, a retry, a sibling's resume or a replay.
 
-    `occurrence` counts equal tool-call ids within the message, since providers repeat them.
+    `occurrence` counts equal tool-call ids within the message, since providers repeat them. A call of no message is no
+    decision: what it is the same as, its intent alone tells.
     """
 
     message_id: str
@@ -77,6 +84,10 @@ def handle_of(config: RunnableConfig, *, tenant: str, language: str | None) -> H
         raise ContractError(
             "an agent with actions needs a thread: run it through a Session, or pass "
             '{"configurable": {"thread_id": "..."}}'
+        )
+    if OF_A_SESSION.match(thread_id):
+        raise ContractError(
+            f"the thread {thread_id!r} has the name of a tenant's: only a Session runs it, which knows whose it is"
         )
     return Handle(tenant, thread_id, language=language)
 
@@ -104,7 +115,7 @@ def options_of(
     return Options(
         thread_id=handle.thread_id,
         tenant=handle.tenant,
-        decision=decision.parts,
+        decision=decision.parts if decision.message_id else None,
         requester=handle.requester,
         correlation_id=correlation_of(decision),
         language=language,

@@ -31,6 +31,9 @@ OPEN = frozenset({Code.WAITING_FOR_APPROVAL, Code.IN_PROGRESS, Code.UNKNOWN, Cod
 MAX_LATE = 20
 """At once, the newest: each is a look into the ledger before the user's message is accepted."""
 
+LATE = "late-"
+"""What the ids of the messages begin with that tell it."""
+
 Update = dict[str, list[AnyMessage]]
 
 
@@ -92,8 +95,13 @@ def told(calls: Sequence[Belated], answers: Sequence[Answer]) -> Update:
         if _code(answer["artifact"]) != call["code"]:
             news.append(message)
     if news:
-        messages.append(AIMessage(content=recorded_facts(news), id=f"late-{uuid4()}"))
+        messages.append(AIMessage(content=recorded_facts(news), id=f"{LATE}{uuid4()}"))
     return {"messages": messages}
+
+
+def is_late(message: BaseMessage) -> bool:
+    """Whether a message tells what came late."""
+    return isinstance(message, AIMessage) and (message.id or "").startswith(LATE)
 
 
 def belated(messages: Sequence[AnyMessage], handle: Handle, *, only_open: bool = False) -> Steps[list[Belated]]:

@@ -1,49 +1,54 @@
 """A session: the way to run a thread.
 
-Owns the thread's lock and the two drivers, sync and async, of what happens under it (`settled.graph.turn`). The lock
+Owns the thread's lock, under which a turn (`settled.graph.turn`) is carried out (`settled.graph.driving`). The lock
 lives on a connection of its own and dies with its process, so whoever holds it knows that a running action of another
 session is orphaned, and may reconcile it at once instead of waiting for its lease. When the lock is lost on the way,
 the turn ends without another write.
 """
 
 import asyncio
-import logging
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 from uuid import uuid4
 
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import merge_configs
 from langgraph.runtime import RunControl
-from langgraph.types import Command, Durability, Send
+from langgraph.types import Durability, StreamMode
 
-from settled.graph.agent import DEFAULT_TENANT, Agent, engine_of, tenant_of
+from settled.graph.agent import DEFAULT_TENANT, Agent
 from settled.graph.approve import deciding
 from settled.graph.calls import fit
-from settled.graph.channel import gone
+from settled.graph.driving import Driver
 from settled.graph.engine import is_alive
+from settled.graph.hosting import Host, host_of
 from settled.graph.identity import SESSION_KEY, SESSION_OWNER, Handle, thread_name
-from settled.graph.late import Belated
-from settled.graph.turn import Carry, Catch, Fill, Go, Look, Reply, Turn, WhileOpen, turn
+from settled.graph.streams import AsyncStream, Stream
+from settled.graph.turn import Reply, Thread, Turn, WhileOpen, replay, turn, unstick
 from settled.state.canonical import check_arguments
 from settled.state.errors import ContractError, InvalidArguments, ThreadBusy
 from settled.state.locks import ThreadLock
 from settled.state.model import Action
 from settled.state.store import Ledger
 from settled.tools.decisions import Decider, Decision, check_decision
-from settled.tools.effects import Ask, Steps
+from settled.tools.effects import Steps
 from settled.tools.perform import WAIT_S
-
-_log = logging.getLogger("settled")
 
 FIRST_POLL_S, LAST_POLL_S = 0.05, 0.5
 """Between tries for the lock; each costs a connection."""
+
+RESERVED = ("thread_id", "checkpoint_id", "checkpoint_ns", "checkpoint_map")
+"""What a session says itself: whose thread it is, and where in it."""
+
+Making = Callable[[Thread], Turn]
+"""What makes a turn, once the lock is there."""
 
 
 class Session:
@@ -62,32 +67,44 @@ class Session:
         wait_s: float = WAIT_S,
         durability: Durability = "sync",
         while_open: WhileOpen = "keep",
+        config: RunnableConfig | None = None,
+        context: Any = None,
     ) -> None:
-        """`agent` comes from `build_agent`, with a checkpointer. `requester` is the user on whose behalf actions run,
-        and `roles` are what policies know of him. `tenant` is by default the agent's own.
+        """`agent` has a checkpointer, and is one of `build_agent`, one of LangChain's `create_agent` with an
+        `ActionMiddleware`, or a graph with an `ActionNode`; what comes late is told only by the first. `requester` is
+        the user on whose behalf actions run, and `roles` are what policies know of him. `tenant` is by default the
+        agent's own.
 
         `while_open` says what a new message does to an approval that is still open: "keep" it open and tell later what
-        became of it; "reject" the message with ThreadBusy; or "withdraw" the request.
+        became of it; "reject" the message with ThreadBusy; or "withdraw" the request. `config` (callbacks, tags,
+        metadata, recursion_limit, and what your own nodes read of `configurable`) and `context` go to every run.
 
-        Raises ContractError for an agent without a checkpointer or of another tenant, and names that cannot be names.
+        Raises ContractError for an agent without a checkpointer or of another tenant, for names that cannot be names,
+        and for a `config` that names a thread.
         """
         if not agent.checkpointer:
             raise ContractError("a session needs an agent with a checkpointer: build_agent(..., checkpointer=...)")
         if while_open not in get_args(WhileOpen):
             raise ContractError(f"while_open must be one of {', '.join(get_args(WhileOpen))}")
-        tenant = _tenant(agent, tenant)
-        self._agent = agent
-        self._engine = engine_of(agent)
+        host = host_of(agent)
+        tenant = _tenant(host, tenant)
+        self._agent = host.agent
+        self._host = host
+        self._engine = host.engine
         self._ledger = ledger
         self._wait_s = wait_s
         self._durability: Durability = durability
         self._control = RunControl()
+        self._context = context
+        self._given = _checked(config)
         self._name = thread_name(tenant, thread_id)
         self._while_open: WhileOpen = while_open
         self._handle = Handle(tenant, thread_id, requester, language, owner_prefix=SESSION_OWNER, roles=tuple(roles))
         self.config = self._config(self._handle)
 
-    def send(self, message: str | HumanMessage, *, message_id: str | None = None) -> Reply:
+    def send(
+        self, message: str | HumanMessage, *, message_id: str | None = None, config: RunnableConfig | None = None
+    ) -> Reply:
         """Give the thread a message of its user, and run until nothing is left.
 
         A `message_id` that the thread knows already (a double click, a retry of the client) is not added again: the
@@ -97,15 +114,49 @@ class Session:
         InvalidArguments for a message that cannot be stored or an id that was used for another one. What the model
         raises comes out as it is: the message is kept, and the next one is accepted all the same.
         """
-        new = _human(message, message_id)
-        with self._locked() as lock:
-            return self._drive(self._steps(new, lock), lock)
+        return _ended(self._under_lock(partial(turn, _human(message, message_id)), config))
 
-    async def asend(self, message: str | HumanMessage, *, message_id: str | None = None) -> Reply:
-        """As `send`, in an event loop."""
-        new = _human(message, message_id)
-        async with self._alocked() as lock:
-            return await self._adrive(self._steps(new, lock), lock)
+    async def asend(
+        self, message: str | HumanMessage, *, message_id: str | None = None, config: RunnableConfig | None = None
+    ) -> Reply:
+        """As `send`, in an event loop.
+
+        Cancelled on the way, it leaves a call that was sent unknown, one that was not sent stopped, and either
+        recorded; the next session of the thread goes on.
+        """
+        return await _aended(self._aunder_lock(partial(turn, _human(message, message_id)), config))
+
+    def stream(
+        self,
+        message: str | HumanMessage | None,
+        *,
+        message_id: str | None = None,
+        stream_mode: StreamMode | Sequence[StreamMode] = "updates",
+        subgraphs: bool = False,
+        version: Literal["v1", "v2"] = "v1",
+        config: RunnableConfig | None = None,
+    ) -> Stream:
+        """Run what `send` runs (`resume`, without a message), and return it as it happens, in LangGraph's stream modes.
+
+        The chunks are LangGraph's own; each transition of an action is one of mode "custom", `{"settled": {...}}`. The
+        lock is taken with the first chunk; `reply` is there after the last. Raises as `send` does, on the way.
+        """
+        listening = {"stream_mode": _modes(stream_mode), "subgraphs": subgraphs, "version": version}
+        return Stream(self._under_lock(_told(message, message_id), config, listening))
+
+    def astream(
+        self,
+        message: str | HumanMessage | None,
+        *,
+        message_id: str | None = None,
+        stream_mode: StreamMode | Sequence[StreamMode] = "updates",
+        subgraphs: bool = False,
+        version: Literal["v1", "v2"] = "v1",
+        config: RunnableConfig | None = None,
+    ) -> AsyncStream:
+        """As `stream`, in an event loop: `async with session.astream(...) as chunks`."""
+        listening = {"stream_mode": _modes(stream_mode), "subgraphs": subgraphs, "version": version}
+        return AsyncStream(self._aunder_lock(_told(message, message_id), config, listening))
 
     def decide(
         self, action_id: str, decision: Decision, *, by: str, roles: Sequence[str] = (), fingerprint: str | None = None
@@ -130,17 +181,46 @@ class Session:
     def _deciding(self, action_id: str, decision: Decision, who: Decider, fingerprint: str | None) -> Steps[Action]:
         return deciding(self._engine, self._handle, action_id, check_decision(decision), who, fingerprint)
 
-    def resume(self) -> Reply:
+    def resume(self, *, config: RunnableConfig | None = None) -> Reply:
         """Continue what a crash, a cancellation or a drain left open, or a person has decided since, and tell what came
         late; harmless when there is nothing.
         """
-        with self._locked() as lock:
-            return self._drive(self._steps(None, lock), lock)
+        return _ended(self._under_lock(partial(turn, None), config))
 
-    async def aresume(self) -> Reply:
+    async def aresume(self, *, config: RunnableConfig | None = None) -> Reply:
         """As `resume`, in an event loop."""
-        async with self._alocked() as lock:
-            return await self._adrive(self._steps(None, lock), lock)
+        return await _aended(self._aunder_lock(partial(turn, None), config))
+
+    def unstick(self) -> Reply:
+        """Get a thread going that fails each time it is resumed: an answer that a node cannot read was stored, or its
+        step raises again and again.
+
+        What the open step was given is forgotten, and it begins anew, so that it asks again; its actions meet what the
+        ledger has of them. Where it fails once more, its calls are answered from the ledger. Raises what no call is to
+        blame for (the model's own error, say); harmless on a thread that is well.
+        """
+        return _ended(self._under_lock(unstick))
+
+    async def aunstick(self) -> Reply:
+        """As `unstick`, in an event loop."""
+        return await _aended(self._aunder_lock(unstick))
+
+    def replay(
+        self, checkpoint_id: str, update: Mapping[str, Any] | None = None, *, as_node: str | None = None
+    ) -> Reply:
+        """Run the thread again from one of its checkpoints (`agent.get_state_history(session.config)`), as it was or
+        with an `update` of its state: a branch that is the thread from then on.
+
+        A call that was made before gets its recorded outcome; an edited one is a new action, with its own approval.
+        Raises NotFound for a checkpoint that the thread does not have.
+        """
+        return _ended(self._under_lock(partial(replay, checkpoint_id, update, as_node)))
+
+    async def areplay(
+        self, checkpoint_id: str, update: Mapping[str, Any] | None = None, *, as_node: str | None = None
+    ) -> Reply:
+        """As `replay`, in an event loop."""
+        return await _aended(self._aunder_lock(partial(replay, checkpoint_id, update, as_node)))
 
     def drain(self, reason: str = "drain") -> None:
         """Stop at the next step, for good: calls that are under way end and are recorded. From any thread or signal."""
@@ -155,76 +235,43 @@ class Session:
         finally:
             signal.signal(signal.SIGTERM, before)
 
-    def _steps(self, new: HumanMessage | None, lock: ThreadLock) -> Turn:
-        return turn(new, self._under(lock), partial(_check, lock), self._while_open)
+    def _under_lock(
+        self, making: Making, config: RunnableConfig | None = None, listening: Mapping[str, Any] | None = None
+    ) -> Generator[Any, None, Reply]:
+        with self._locked() as lock:
+            driver = self._driver(lock, config, listening)
+            return (yield from driver.drive(making(driver.thread)))
 
-    def _drive(self, turn: Turn, lock: ThreadLock) -> Reply:
-        config = self._config(self._under(lock))
-        answer: Any = None
-        raised: Exception | None = None
-        while True:
-            try:
-                effect = turn.throw(raised) if raised else turn.send(answer)
-            except StopIteration as end:
-                reply: Reply = end.value
-                return reply
-            raised = None
-            try:
-                if isinstance(effect, Go | Catch | Carry | Fill):
-                    _check(lock)
-                match effect:
-                    case Look():
-                        answer = self._agent.get_state(config)
-                    case Go(message=message):
-                        answer = self._agent.invoke(_input(message), config, **self._how())
-                    case Catch(calls=calls):
-                        answer = self._agent.invoke(_late(calls), config, **self._how())
-                    case Carry(request=request):
-                        answer = self._engine.call(request, self._under(lock), config)
-                    case Ask(query=query):
-                        answer = self._ledger.run(query)
-                    case Fill(answers=answers, tickets=tickets):
-                        filled = {"messages": answers, "waiting": [gone(ticket) for ticket in tickets]}
-                        answer = self._agent.update_state(config, filled, as_node="action")
-            except Exception as error:  # noqa: BLE001 - the turn decides; what it does not want it raises again
-                raised = error
+    async def _aunder_lock(
+        self, making: Making, config: RunnableConfig | None = None, listening: Mapping[str, Any] | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Yield what is streamed, and then, without the lock, the reply."""
+        reply: Reply | None = None
+        async with self._alocked() as lock:
+            driver = self._driver(lock, config, listening)
+            async with aclosing(driver.adrive(making(driver.thread))) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, Reply):
+                        reply = chunk
+                    else:
+                        yield chunk
+        yield reply
 
-    async def _adrive(self, turn: Turn, lock: ThreadLock) -> Reply:
-        config = self._config(self._under(lock))
-        answer: Any = None
-        raised: Exception | None = None
-        while True:
-            try:
-                effect = turn.throw(raised) if raised else turn.send(answer)
-            except StopIteration as end:
-                reply: Reply = end.value
-                return reply
-            raised = None
-            try:
-                if isinstance(effect, Go | Catch | Carry | Fill):
-                    _check(lock)
-                match effect:
-                    case Look():
-                        answer = await self._agent.aget_state(config)
-                    case Go(message=message):
-                        answer = await self._agent.ainvoke(_input(message), config, **self._how())
-                    case Catch(calls=calls):
-                        answer = await self._agent.ainvoke(_late(calls), config, **self._how())
-                    case Carry(request=request):
-                        answer = await self._engine.acall(request, self._under(lock), config)
-                    case Ask(query=query):
-                        answer = await self._ledger.arun(query)
-                    case Fill(answers=answers, tickets=tickets):
-                        filled = {"messages": answers, "waiting": [gone(ticket) for ticket in tickets]}
-                        answer = await self._agent.aupdate_state(config, filled, as_node="action")
-            except Exception as error:  # noqa: BLE001 - as in _drive
-                raised = error
+    def _driver(self, lock: ThreadLock, config: RunnableConfig | None, listening: Mapping[str, Any] | None) -> Driver:
+        handle = self._under(lock)
+        check = partial(_check, lock)
+        thread = Thread(handle, check, self._host.shape, self._while_open, self._engine.contracts.__contains__)
+        return Driver(self._host, self._ledger, thread, self._config(handle, config), self._how(), listening)
 
     def _how(self) -> dict[str, Any]:
-        return {"durability": self._durability, "control": self._control}
+        how: dict[str, Any] = {"durability": self._durability, "control": self._control}
+        return how if self._context is None else {**how, "context": self._context}
 
-    def _config(self, handle: Handle) -> RunnableConfig:
-        return {"configurable": {"thread_id": self._name, SESSION_KEY: handle}}
+    def _config(self, handle: Handle, given: RunnableConfig | None = None) -> RunnableConfig:
+        """Return the configuration of a run: the host's, in which the session has the last word on whose it is."""
+        merged = merge_configs(self._given, _checked(given))
+        own = {"thread_id": self._name, SESSION_KEY: handle}
+        return {**merged, "configurable": {**merged.get("configurable", {}), **own}}
 
     def _under(self, lock: ThreadLock) -> Handle:
         """Return the handle of one turn: it speaks of this turn's lock, whatever another turn of this session holds."""
@@ -279,11 +326,45 @@ class Session:
         return mine and of_session and not is_alive(action) and lock.is_held()
 
 
-def _tenant(agent: Agent, asked: str | None) -> str:
-    own = tenant_of(agent)
-    if own is not None and asked not in (None, own):
-        raise ContractError(f"the agent serves the tenant {own!r} only, and the session is one of {asked!r}")
-    return asked or own or DEFAULT_TENANT
+def _tenant(host: Host, asked: str | None) -> str:
+    if host.tenant is not None and asked not in (None, host.tenant):
+        raise ContractError(f"the agent serves the tenant {host.tenant!r} only, and the session is one of {asked!r}")
+    return asked or host.tenant or DEFAULT_TENANT
+
+
+def _checked(config: RunnableConfig | None) -> RunnableConfig:
+    """Return a host's configuration; ContractError where it says what only the session says."""
+    named = [name for name in (config or {}).get("configurable", {}) if name in RESERVED or name.startswith("__")]
+    if named:
+        raise ContractError(f"the session itself says whose thread it runs: leave out {', '.join(sorted(named))}")
+    return config or {}
+
+
+def _modes(stream_mode: StreamMode | Sequence[StreamMode]) -> StreamMode | list[StreamMode]:
+    modes = [stream_mode] if isinstance(stream_mode, str) else list(stream_mode)
+    if not modes or any(mode not in get_args(StreamMode) for mode in modes):
+        raise ContractError(f"stream_mode is one or more of {', '.join(get_args(StreamMode))}")
+    return stream_mode if isinstance(stream_mode, str) else modes
+
+
+def _told(message: str | HumanMessage | None, message_id: str | None) -> Making:
+    return partial(turn, None if message is None else _human(message, message_id))
+
+
+def _ended(chunks: Generator[Any, None, Reply]) -> Reply:
+    """Run a turn that nobody listens to, to its end."""
+    while True:
+        try:
+            next(chunks)
+        except StopIteration as end:
+            reply: Reply = end.value
+            return reply
+
+
+async def _aended(chunks: AsyncGenerator[Any, None]) -> Reply:
+    async with aclosing(chunks):
+        reply: Reply = await anext(chunks)
+        return reply
 
 
 def _check(lock: ThreadLock) -> None:
@@ -310,11 +391,3 @@ def _human(message: str | HumanMessage, message_id: str | None) -> HumanMessage:
     if not name.isprintable():
         raise InvalidArguments("message_id", "must be printable")
     return given.model_copy(update={"id": name})
-
-
-def _input(message: HumanMessage | None) -> dict[str, Any] | None:
-    return None if message is None else {"messages": [message]}
-
-
-def _late(calls: Sequence[Belated]) -> Command[Any]:
-    return Command(goto=Send("late", {"calls": list(calls)}))

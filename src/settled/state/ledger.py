@@ -215,11 +215,14 @@ def approve(
     approver: str,
     valid_for_s: float | None,
     note: str | None = None,
+    round: int | None = None,  # noqa: A002 - the word of the ledger
 ) -> Query[Action | None]:
-    """Permit a planned action with exactly this fingerprint to run, if the time to decide is not over."""
+    """Permit a planned action with exactly this fingerprint to run, if the time to decide is not over, and it is this
+    round that is asked about.
+    """
     valid_for = None if valid_for_s is None else _span(valid_for_s)
     params: dict[str, object] = {"tenant": tenant, "id": action_id, "fingerprint": digest_of(fingerprint)}
-    params |= {"approver": approver, "valid_for": valid_for, "note": _clean(note)}
+    params |= {"approver": approver, "valid_for": valid_for, "note": _clean(note), "round": round}
     return _transition(Trigger.APPROVE, params | {"actor": approver, "detail": _json({"note": note} if note else None)})
 
 
@@ -233,12 +236,12 @@ def cancel(
     actor: str | None = ACTOR,
     note: str | None = None,
 ) -> Query[Action | None]:
-    """End an action that never ran (deny, expire, withdraw); IllegalTransition for any other trigger.
+    """End an action that never ran (deny, expire, supersede, withdraw); IllegalTransition for any other trigger.
 
     It is denied only while the time to decide is not over, and expires only after it.
     """
     for state in sources(trigger):
-        if advance(state, trigger) is not State.CANCELLED or trigger is Trigger.SUPERSEDE:
+        if advance(state, trigger) is not State.CANCELLED:
             raise IllegalTransition(f"{trigger} does not cancel an action")
     params: dict[str, object] = {"tenant": tenant, "id": action_id, "trigger": str(trigger), "code": code}
     params |= {"reason": _clean(reason), "actor": actor, "approver": actor, "note": _clean(note)}
@@ -277,7 +280,7 @@ def known(tenant: str, decision: bytes) -> Query[Action | None]:
 
 
 def newest(tenant: str, intent: bytes) -> Query[list[Action]]:
-    """Read the last action of an intent, and the last one of it that did something or still may (it may be the same)."""
+    """Read the last action of an intent, and the last one of it that did something or still may: often the same."""
     return Query("newest", {"tenant": tenant, "intent": intent[:INTENT_BYTES]}, _all)
 
 

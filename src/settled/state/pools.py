@@ -31,6 +31,11 @@ half a minute more. It gives up sooner than that, and a query that asks again ma
 _KEEP_PLANS = b"SET plan_cache_mode = force_generic_plan"
 """Planning one of our statements takes longer than carrying it out, and the plan never depends on a value."""
 
+_SEE_WHAT_IS_COMMITTED = b"SET default_transaction_isolation = 'read committed'"
+"""A budget is summed after its lock was taken. A snapshot that is older than the lock, as in a repeatable read, misses
+what was reserved meanwhile.
+"""
+
 _INHERITED: list[object] = []
 """Pools of a parent process. They are kept and never used: closing one would write to the parent's sockets."""
 
@@ -172,7 +177,7 @@ def _remembering(
         connections.add(connection)
         try:
             if keep_plans:
-                await connection.execute(_KEEP_PLANS)
+                await connection.execute(_KEEP_PLANS + b";" + _SEE_WHAT_IS_COMMITTED)
         except BaseException:  # a loop that ends: the pool forgets a connection that it has not got yet
             connection.pgconn.finish()
             raise
@@ -181,7 +186,7 @@ def _remembering(
 
 
 def _keep_plans(connection: Connection) -> None:
-    connection.execute(_KEEP_PLANS)
+    connection.execute(_KEEP_PLANS + b";" + _SEE_WHAT_IS_COMMITTED)
 
 
 def _check(connection: psycopg.Connection[Any]) -> None:

@@ -16,7 +16,7 @@ from settled.state.model import Action, Plan
 from settled.tools.effects import Steps, Stopped, ask, judge
 from settled.tools.messages import Code
 from settled.tools.policy import BY_POLICY, Allow, Ask, Deny, PlannedAction, Remembering, Verdict
-from settled.tools.standing import Answered, Call
+from settled.tools.standing import WITHDRAWN, Answered, Call
 
 REPEATED = Ask("it is asked for once more, although it was done before")
 """A deliberate repeat is never silent, whatever the policy would allow."""
@@ -69,10 +69,13 @@ def _asking(verdict: Ask, planned: PlannedAction) -> Mapping[str, object]:
     }
 
 
-def marks(call: Call) -> list[Mapping[str, object]]:
-    """Return what a claim of this call takes of budgets, and notes for policies that look back."""
+def marks(call: Call, action: Action) -> list[Mapping[str, object]]:
+    """Return what a claim of this action takes of budgets, and notes for policies that look back. It counts for whoever
+    asked for it, and not for who carries it on.
+    """
+    planned = replace(call.planned, requester=action.requester)
     noted = [policy for policy in call.policies if isinstance(policy, Remembering)]
-    return [*(b.mark(call.planned) for b in call.contract.budgets), *(p.mark(call.planned) for p in noted)]
+    return [*(b.mark(planned) for b in call.contract.budgets), *(p.mark(planned) for p in noted)]
 
 
 def expire(action: Action) -> Steps[Answered | None]:
@@ -83,6 +86,13 @@ def expire(action: Action) -> Steps[Answered | None]:
     return None if moved is None else Answered(Code.EXPIRED, moved)
 
 
+def replaced(action: Action) -> Steps[Action | None]:
+    """End what has not run, since the same is asked for with other arguments; None: it was claimed meanwhile."""
+    trigger, reason = Trigger.SUPERSEDE, "it was asked for anew with other arguments"
+    query = ledger.cancel(action.tenant, action.id, trigger=trigger, code=WITHDRAWN, reason=reason)
+    return (yield from ask(query))
+
+
 def lapse(action: Action) -> Steps[Action | None]:
     """Ask again for what was permitted, and not run until the permission's end."""
     return (yield from ask(ledger.lapse(action.tenant, action.id)))
@@ -90,7 +100,7 @@ def lapse(action: Action) -> Steps[Action | None]:
 
 def over_budget(call: Call, action: Action) -> Steps[Answered | None]:
     """End an approved action for which there is no room; None: there is, or somebody moved it."""
-    reason = yield from _no_room(call)
+    reason = yield from _no_room(call, action)
     if reason is None:
         return None
     code = Code.BUDGET_EXCEEDED
@@ -99,8 +109,8 @@ def over_budget(call: Call, action: Action) -> Steps[Answered | None]:
     return None if moved is None else Answered(code, moved, reason=reason)
 
 
-def _no_room(call: Call) -> Steps[str | None]:
-    for mark in (one for one in marks(call) if "limit" in one):
+def _no_room(call: Call, action: Action) -> Steps[str | None]:
+    for mark in (one for one in marks(call, action) if "limit" in one):
         used = yield from ask(ledger.used(call.plan.tenant, str(mark["budget"]), float(str(mark["window_s"]))))
         more, limit = Decimal(str(mark["amount"])), Decimal(str(mark["limit"]))
         if used + more > limit:

@@ -8,6 +8,7 @@ carry out the same value.
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, create_model
@@ -18,34 +19,83 @@ from settled.state.canonical import Secret, check_arguments, differing, marked
 from settled.state.errors import ContractError, InvalidArguments
 from settled.state.input_limits import MAX_ARGUMENT_BYTES
 from settled.state.secrets import UnreadableSecret, Vault, is_sealed
+from settled.tools.injected import injected_of
 
 _JSON = (str, int, float, Mapping, list, tuple, type(None))
 """What a model can send; a script may also pass a Decimal, a datetime …, which the schema alone judges."""
 
 REPEAT_OF = "repeat_of"
-_REPEAT_DESCRIPTION = (
+REPEAT_DESCRIPTION = (
     "Leave out. Only when the user explicitly wants the same thing done once more although it was done already: "
     "the id of the earlier action. A person will be asked."
 )
+_REPEAT_HINT = Annotated[str | None, Field(description=REPEAT_DESCRIPTION)]
+
+STRICT = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False, arbitrary_types_allowed=False)
+"""What every schema of an action refuses: arguments it does not know, and values that have no stored form."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """The value of an argument that was not given and has no default (a JSON schema may have such). It is told apart
+    from null: one leaves a thing as it is, the other may empty it.
+    """
+
+    left_out: bool = True
+
+    def __str__(self) -> str:
+        return "(left out)"
+
+
+LEFT_OUT = LeftOut()
 
 
 def schema_of(function: Callable[..., object], name: str, *, repeatable: bool) -> type[BaseModel]:
-    """Return the pydantic model of a function's parameters; `repeatable` adds the optional `repeat_of`."""
+    """Return the pydantic model of a function's parameters, without those that are injected; `repeatable` adds the
+    optional `repeat_of`.
+    """
+    injected = injected_of(function, name)
     hints = get_type_hints(function, include_extras=True)
     fields: dict[str, Any] = {}
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise ContractError(f"{name}: *{parameter.name} cannot be an argument of an action: name each argument")
+        if parameter.name in injected:
+            continue
         if parameter.name == REPEAT_OF:
             raise ContractError(f"{name}: repeat_of is added by itself; leave it out of the signature")
         default = ... if parameter.default is parameter.empty else parameter.default
         fields[parameter.name] = (hints.get(parameter.name, Any), default)
     if repeatable:
-        fields[REPEAT_OF] = (Annotated[str | None, Field(description=_REPEAT_DESCRIPTION)], None)
-    config = ConfigDict(extra="forbid", populate_by_name=True, allow_inf_nan=False, arbitrary_types_allowed=False)
+        fields[REPEAT_OF] = (_REPEAT_HINT, None)
     try:
-        return create_model(name, __config__=config, **fields)
+        return create_model(name, __config__=STRICT, **fields)
     except Exception as error:  # pydantic has many errors for a type that it cannot hold; all mean the same here
+        raise ContractError(f"{name}: its arguments cannot be described: {error}") from error
+
+
+def schema_for(
+    function: Callable[..., object], given: type[BaseModel] | None, name: str, *, repeatable: bool
+) -> type[BaseModel]:
+    """Return the model of a function's arguments: the one that its author gives, or else that of its parameters."""
+    if given is None:
+        return schema_of(function, name, repeatable=repeatable)
+    try:
+        inspect.signature(function).bind(**dict.fromkeys([*given.model_fields, *injected_of(function, name)]))
+    except TypeError as error:
+        raise ContractError(f"{name}: the function does not take what args_schema describes: {error}") from error
+    return _extended(given, name, repeatable=repeatable)
+
+
+def _extended(given: type[BaseModel], name: str, *, repeatable: bool) -> type[BaseModel]:
+    """Return a model that an author brought, with its validators, and as strict as one made from a signature."""
+    if REPEAT_OF in given.model_fields and repeatable:
+        raise ContractError(f"{name}: repeat_of is added by itself; leave it out of the arguments")
+    fields: dict[str, Any] = {REPEAT_OF: (_REPEAT_HINT, None)} if repeatable else {}
+    options: dict[str, Any] = {"__base__": given, "__cls_kwargs__": dict(STRICT)}
+    try:
+        return create_model(name, **options, **fields)
+    except Exception as error:  # as in schema_of
         raise ContractError(f"{name}: its arguments cannot be described: {error}") from error
 
 

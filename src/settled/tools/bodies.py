@@ -82,6 +82,11 @@ async def astart(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
     return await asyncio.wrap_future(start(function, *args, **kwargs))
 
 
+def in_own_thread() -> bool:
+    """Whether this thread is one that carries out bodies: an event loop in it serves one of them alone."""
+    return isinstance(threading.current_thread(), _Worker)
+
+
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     returned = function(*args, **kwargs)
     return asyncio.run(_await(returned)) if inspect.isawaitable(returned) else returned

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from settled.state.canonical import business_digest
 from settled.state.errors import ContractError, InvalidArguments
-from settled.tools.policy import DAY, PlannedAction, are_names, is_span
+from settled.tools.policy import DAY, FOR_EVER_S, PlannedAction, are_names, is_span
 
 Per = Literal["thread", "user", "tenant"]
 
@@ -38,10 +38,10 @@ class Budget:
 
     def __post_init__(self) -> None:
         try:
-            good = Decimal(str(self.limit)).is_finite() and Decimal(str(self.limit)) >= 0
+            good = _is_countable(limit := Decimal(str(self.limit))) and limit >= 0
         except InvalidOperation:
             good = False
-        if not good or isinstance(self.limit, bool):
+        if not good:
             raise ContractError(f"Budget: limit must be a number of at least 0, not {self.limit!r}")
         if self.per not in get_args(Per):
             raise ContractError(f"Budget: per={self.per!r} is none of {', '.join(get_args(Per))}")
@@ -63,7 +63,7 @@ class Budget:
             "budget": key.hex(),
             "amount": str(self._amount(planned)),
             "limit": str(self.limit),
-            "window_s": self.window.total_seconds(),
+            "window_s": min(self.window.total_seconds(), FOR_EVER_S),
         }
 
     def _who(self, planned: PlannedAction) -> str | None:
@@ -83,9 +83,13 @@ class Budget:
             amount = Decimal(0) if value is None else Decimal(str(value))
         except InvalidOperation:
             raise InvalidArguments(self.of, "must be a number: it counts against a budget") from None
-        exponent = amount.as_tuple().exponent
-        if not isinstance(exponent, int) or exponent < -MAX_PLACES or amount.adjusted() > MAX_PLACES:
+        if not _is_countable(amount):
             raise InvalidArguments(self.of, "must be a number that can be added up: it counts against a budget")
         if amount < 0:
             raise InvalidArguments(self.of, "must not be negative: it counts against a budget")
         return amount
+
+
+def _is_countable(amount: Decimal) -> bool:
+    exponent = amount.as_tuple().exponent  # a letter for NaN and the infinities
+    return isinstance(exponent, int) and exponent >= -MAX_PLACES and amount.adjusted() <= MAX_PLACES

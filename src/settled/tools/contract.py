@@ -7,6 +7,7 @@ and the LangChain tool that carries it. Knows nothing of LangGraph. The subtle t
 
 import hashlib
 import inspect
+import sys
 import warnings
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,8 +29,10 @@ from settled.tools.budget import Budget
 from settled.tools.context import CURRENT
 from settled.tools.declared import check_summary, check_types, name_of
 from settled.tools.effects import Answer
+from settled.tools.injected import injected_of, kind_of
 from settled.tools.messages import check_templates
 from settled.tools.policy import Policy, as_policy
+from settled.tools.relay import RELAY, Relay
 
 
 class Risk(StrEnum):
@@ -99,6 +102,7 @@ class Contract:
     secrets: frozenset[str]
     approval: tuple[Policy, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    injected: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @property
     def is_read(self) -> bool:
@@ -138,7 +142,8 @@ class Contract:
         """Return what a person reads as the name of this call: the author's `summary`, or the identity arguments where
         there is none, or where it does not suit a value (`{amount:.2f}` and None).
         """
-        shown = {k: HIDDEN if k in self.secrets else v for k, v in values.items()}
+        given = {k: v for k, v in values.items() if not isinstance(v, arguments.LeftOut)}
+        shown = {k: HIDDEN if k in self.secrets else v for k, v in given.items()}
         template = (
             self.summary
             if isinstance(self.summary, str | None)
@@ -163,17 +168,54 @@ class ActionTool(BaseTool):
         """What the author declared."""
         return self._contract
 
+    @property
+    def func(self) -> Callable[..., Any]:
+        """The function of a read with injected parameters, as LangGraph's own tool node looks for them."""
+        if not (self._contract.is_read and self._contract.injected):
+            raise AttributeError("func")
+        return self._contract.function
+
+    @cached_property
+    def _injected_args_keys(self) -> frozenset[str]:  # LangChain's own: what is kept from those who listen
+        return frozenset(self._contract.injected)
+
     def _run(self, *args: Any, **kwargs: Any) -> Any:
+        if (relay := self._relay) is not None:
+            return relay.run()
         if not self._contract.is_read:
             raise Unguarded(self._how_to_run())
         return self._contract.function(*args, **kwargs)
 
     async def _arun(self, *args: Any, **kwargs: Any) -> Any:
+        if (relay := self._relay) is not None:
+            return await relay.arun()
         returned = self._run(*args, **kwargs)
         return await returned if inspect.isawaitable(returned) else returned
 
+    @property
+    def _relay(self) -> Relay | None:
+        """The attempt that this call is part of, where it was called by way of a tool node."""
+        relay = RELAY.get()
+        return relay if relay is not None and relay.tool == self._contract.name else None
+
+    def _to_args_and_kwargs(
+        self, tool_input: str | dict[str, Any], tool_call_id: str | None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # LangChain's own: what `_run` is called with
+        if self._relay is not None:  # the attempt has its arguments from the ledger
+            return (), {}
+        hidden = self._contract.injected
+        if not hidden or isinstance(tool_input, str):
+            return super()._to_args_and_kwargs(tool_input, tool_call_id)
+        model_given = {name: value for name, value in tool_input.items() if name not in hidden}
+        args, kwargs = super()._to_args_and_kwargs(model_given, tool_call_id)
+        kwargs |= {name: value for name, value in tool_input.items() if name in hidden}
+        return args, kwargs | {n: tool_call_id for n, mark in hidden.items() if kind_of(mark) == "InjectedToolCallId"}
+
     def _how_to_run(self) -> str:
-        return f"{self.name} is an action: run it with settled.perform, or in an agent from settled.build_agent"
+        return (
+            f"{self.name} is an action: run it with settled.perform, or in an agent: settled.build_agent, "
+            "settled.ActionMiddleware in create_agent, settled.ActionNode in place of a ToolNode"
+        )
 
 
 def action(
@@ -200,6 +242,7 @@ def action(
     messages: Mapping[str, str] | None = None,
     name: str | None = None,
     description: str | None = None,
+    args_schema: type[BaseModel] | None = None,
 ) -> Callable[[Callable[..., Any]], ActionTool]:
     """Declare a tool and what a call of it does; the result is a LangChain tool.
 
@@ -212,7 +255,8 @@ def action(
     is more) is how long a request may still take effect after it was begun. `receipt` is a field of the result or a
     function of it, `summary` a template over the arguments (`"refund of {amount} for {order}"`, or one per language),
     `messages` replaces what the model is told, by code. `approval` is a policy, or several, of which the first that
-    does not allow decides (`settled.tools.policy`); `budgets` bound how often or how much.
+    does not allow decides (`settled.tools.policy`); `budgets` bound how often or how much. `args_schema` describes the
+    arguments, with its validators, instead of the function's signature.
 
     Raises ContractError for a contradiction, NotYet for `compensate` and `emits` in this version.
     """
@@ -224,10 +268,10 @@ def action(
             tool_name, identity=identity, unique=unique, query=query, resend_when_absent=resend_when_absent,
             timeout=timeout, deadline=deadline, lease=lease, max_attempts=max_attempts, backoff=backoff,
             settle_window=settle_window, window=window, receipt=receipt, summary=summary, messages=messages,
-            description=description, approval=approval, budgets=budgets,
+            description=description, approval=approval, budgets=budgets, args_schema=args_schema,
         )  # fmt: skip
         kind = _member(Risk, risk, tool_name, "risk")
-        schema = arguments.schema_of(function, tool_name, repeatable=kind is not Risk.READ)
+        schema = arguments.schema_for(function, args_schema, tool_name, repeatable=kind is not Risk.READ)
         hints = arguments.annotations_of(schema)
         contract = Contract(
             name=tool_name,
@@ -253,6 +297,7 @@ def action(
             secrets=arguments.secret_fields(hints),
             approval=_policies(approval),
             budgets=tuple(budgets),
+            injected=injected_of(function, tool_name),
         )
         check_summary(tool_name, summary, list(hints))
         check_templates(contract.messages)
@@ -311,7 +356,15 @@ def check(c: Contract, *, identity_given: bool) -> None:
         if wrong:
             raise ContractError(f"{c.name}: {how_to_fix}")
     for surprise in _surprises(c):
-        warnings.warn(f"{c.name}: {surprise}", ContractWarning, stacklevel=3)  # the line of the declaration
+        warnings.warn(f"{c.name}: {surprise}", ContractWarning, stacklevel=_declared_at())
+
+
+def _declared_at() -> int:
+    """Return how many calls away the declaration is: that of `@action`, or of a tool that was wrapped."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("settled.tools."):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]:
@@ -322,6 +375,8 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
     weighed = [*(b.of for b in c.budgets if b.of), *(n for p in c.approval for n in getattr(p, "names", ()))]
     unnamed = [name for name in weighed if name not in known]
     counted = {b.name: b.of for b in c.budgets if b.of}
+    uncounted = [f for f in counted.values() if f in known and marked(c.annotations[f], Incidental)]
+    told = [f for f in counted.values() if f in c.secrets]
     torn = [b.name for b in c.budgets if b.of and b.name and counted[b.name] != b.of]
     return [
         (bool(lost), f"identity and unique name {lost}, which is not an argument; it takes {sorted(known)}"),
@@ -347,6 +402,8 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
             "a read has no side effect, and so no approval and no budget: drop them, or declare it a write",
         ),
         (bool(unnamed), f"approval and budgets name {unnamed}, which is not an argument; it takes {sorted(known)}"),
+        (bool(uncounted), f"a budget cannot count {uncounted}: an incidental argument does not tell two calls apart"),
+        (bool(told), f"a budget cannot count {told}: how much of it is used is told, and a secret must not be"),
         (bool(torn), f"the budget {torn[:1]} counts two different arguments of it: give each a name of its own"),
         (c.max_attempts < 1, "max_attempts must be at least 1"),
         (not c.timeout_s > 0, "timeout must be more than 0 seconds"),
@@ -363,7 +420,7 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
 def _surprises(c: Contract) -> list[str]:
     loose = [
         f"the text {text!r} is part of the fingerprint, and a model words it anew each time: mark it "
-        "Annotated[str, Incidental()], constrain it, or name it in identity"
+        "Annotated[str, Incidental()] (a wrapped tool takes markers=), constrain it, or name it in identity"
         for text in _loose_texts(c)
     ]
     nobody_asks = c.risk is Risk.NON_IDEMPOTENT_WRITE and c.remote is Remote.DEDUPES and c.query is None

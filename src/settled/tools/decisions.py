@@ -41,9 +41,14 @@ UNKNOWN_SETTLE_WINDOW_S = 15.0
 
 @dataclass(frozen=True)
 class Approve:
-    """It may run, once, with exactly these arguments."""
+    """It may run, once, with exactly these arguments.
+
+    `round` names the request that is answered (`Approval.round`): then a repeat of this answer that comes after the
+    permission has ended, and been asked for again, is none.
+    """
 
     note: str | None = None
+    round: int | None = None
 
 
 @dataclass(frozen=True)
@@ -97,15 +102,16 @@ class Decider:
     def __post_init__(self) -> None:
         if isinstance(self.roles, str):  # of which any part would be a role
             raise InvalidArguments("roles", 'must be several names, as in ("supervisor",)')
-        for name in (self.by, *self.roles):
-            is_text = isinstance(name, str) and name.strip() and name.isprintable()
-            if not is_text or len(name) > MAX_BY_CHARS:
+        names: tuple[object, ...] = (self.by, *self.roles)
+        for name in names:
+            good = isinstance(name, str) and name.strip() and name.isprintable() and len(name) <= MAX_BY_CHARS
+            if not good:
                 raise InvalidArguments("by", f"must be a name of at most {MAX_BY_CHARS} printable characters")
         if self.by.casefold().split(":")[0].strip() == BY_POLICY:
             raise InvalidArguments("by", f"cannot be {BY_POLICY!r}: that is what the ledger calls the author's policy")
 
     def is_(self, name: str | None) -> bool:
-        """Whether this is the person called `name`; capitals, blanks and ways to write a letter make no other person."""
+        """Whether this is the person called `name`; capitals, blanks and ways to write a letter make no other one."""
         return name is not None and _folded(self.by) == _folded(name)
 
 
@@ -191,17 +197,32 @@ def resolve(
     """Settle an action whose outcome nobody else can tell, by a person's word; or send it back to be asked about.
 
     Raises NotFound, ShownOtherwise, AlreadyDecided where its outcome is known, InvalidArguments for "it did not happen"
-    while it may still take effect. `settle_window_s` is the contract's, where the tool is at hand.
+    while it may still take effect. What a person has said already may be said again. `settle_window_s` is the
+    contract's, where the tool is at hand.
     """
     check_shown(fingerprint)
     action = yield from _unknown(tenant, action_id, fingerprint, settle_window_s)
+    if action.state is not State.UNKNOWN:
+        return _said_before(action, resolution)
     moved = yield from ask(_resolving(action, resolution, who, note))
     if moved is not None:
         return moved
     now = yield from seen(tenant, action_id, fingerprint)
-    if now.state is State.UNKNOWN and isinstance(resolution, AskAgain):
-        return now
-    raise AlreadyDecided(_outcome_known(now))
+    return _said_before(now, resolution)
+
+
+def _said_before(action: Action, resolution: Resolution) -> Action:
+    """Return the action where a person has said the very same; AlreadyDecided where its outcome is another one."""
+    by_person = action.evidence == "person"
+    match resolution:
+        case AskAgain() if action.state is State.UNKNOWN:
+            return action
+        case Happened(receipt=receipt) if by_person and (action.state, action.receipt) == (State.SUCCEEDED, receipt):
+            return action
+        case DidNotHappen() if by_person and action.state is State.FAILED:
+            return action
+        case _:
+            raise AlreadyDecided(_outcome_known(action))
 
 
 def seen(tenant: str, action_id: str, fingerprint: str | None = None, *, thread_id: str | None = None) -> Steps[Action]:
@@ -247,12 +268,12 @@ def _check_open(action: Action, who: Decider) -> Steps[None]:
 
 def _query(action: Action, decision: Approve | Reject, who: Decider) -> ledger.Query[Action | None]:
     match decision:
-        case Approve(note=note):
+        case Approve(note=note, round=number):
             ttl_s = (action.asking or {}).get("ttl_s")
             valid_for_s = ttl_s if isinstance(ttl_s, int | float) else None
             return ledger.approve(
                 action.tenant, action.id, fingerprint=action.fingerprint, approver=who.by, valid_for_s=valid_for_s,
-                note=note,
+                note=note, round=number,
             )  # fmt: skip
         case Reject(note=note):
             return ledger.cancel(
@@ -277,12 +298,13 @@ def _decided_before(action: Action, decision: Decision, who: Decider) -> Steps[A
 
 def said(ticket: Approval) -> str:
     """Return in a sentence what was decided, by whom, and when."""
+    by = ticket.decided_by
     at = ticket.decided_at.isoformat(sep=" ", timespec="seconds") if ticket.decided_at else "an unknown time"
     words = {
-        "approve": f"{ticket.decided_by} approved it",
-        "deny": f"{ticket.decided_by} rejected it",
-        "supersede": f"{ticket.decided_by} changed it",
-        "withdraw": f"{ticket.decided_by} took it back" if ticket.decided_by else "it was taken back",
+        "approve": f"{by} approved it",
+        "deny": f"{by} rejected it",
+        "supersede": f"{by} changed it" if by else "it was asked for anew with other arguments",
+        "withdraw": f"{by} took it back" if by else "it was taken back",
         "expire": "nobody decided in time, and it expired",
     }
     said_so = words.get(ticket.decision or "", "it was decided")
@@ -303,14 +325,12 @@ def _free_occurrence(call: Call, action: Action) -> Steps[int]:
 
 
 def _unknown(tenant: str, action_id: str, fingerprint: str, settle_window_s: float) -> Steps[Action]:
-    """Read an action whose outcome is unknown; one whose owner's time is up becomes it now."""
+    """Read an action of which a person says what became of it; one whose owner's time is up becomes unknown now."""
     action = yield from seen(tenant, action_id, fingerprint)
     if action.state is State.RUNNING and action.lease_is_over:
         reason = "its owner stopped before it recorded an outcome"
         query = ledger.lose(_held(action), reason=reason, settle_window_s=settle_window_s)
         action = (yield from ask(query)) or (yield from seen(tenant, action_id, fingerprint))
-    if action.state is not State.UNKNOWN:
-        raise AlreadyDecided(_outcome_known(action))
     return action
 
 

@@ -12,6 +12,7 @@ from decimal import Decimal
 from string import Formatter
 
 from langchain_core.tools import BaseTool
+from pydantic import BaseModel
 
 from settled.state.errors import ContractError
 from settled.tools.backoff import Backoff
@@ -138,5 +139,6 @@ _WRONG: Mapping[str, Callable[[object], str]] = {
     "description": _is(str, "a text"),
     "approval": _policies,
     "budgets": lambda value: "" if _are(value, Budget) else "a sequence of Budget(...)",
+    "args_schema": lambda value: "" if isinstance(value, type) and issubclass(value, BaseModel) else "a pydantic model",
 }
 """For each part, what it should have been: empty when it is that."""

@@ -34,6 +34,7 @@ from settled.tools.decisions import (
     withdraw,
 )
 from settled.tools.effects import Steps, ask
+from settled.tools.injected import check_runs_alone
 from settled.tools.messages import language_of
 from settled.tools.perform import Options, check_policies, outcome, prepare, taken_up
 from settled.tools.policy import Policy
@@ -193,6 +194,7 @@ class Desk:
         return (yield from steps)
 
     def _retrying(self, contract: Contract, action_id: str, who: Decider, note: str | None) -> Steps[Outcome]:
+        check_runs_alone(contract.name, contract.injected)
         action = yield from seen(self._tenant, action_id)
         if action.state not in (State.PLANNED, State.APPROVED, State.RUNNING, State.UNKNOWN):
             raise AlreadyDecided(f"{action.id} is {action.state}: there is nothing to carry on")

@@ -28,10 +28,11 @@ from settled.tools import protocol
 from settled.tools.attempt import restored
 from settled.tools.contract import Contract, Risk, contract_of
 from settled.tools.effects import Steps
+from settled.tools.injected import check_runs_alone
 from settled.tools.messages import Code, Facts
 from settled.tools.policy import BY_POLICY, PlannedAction, Policy, as_policy
 from settled.tools.reading import ReadEnd, read
-from settled.tools.result import Outcome, Told
+from settled.tools.result import Outcome, Told, readable
 from settled.tools.runner import REAL, Runner, World
 from settled.tools.standing import WITHDRAWN, Answered, Call, Waiting, closed_code, json_values
 
@@ -149,6 +150,7 @@ class _Visit:
 
 
 def _begin(contract: Contract, arguments: Arguments, options: Options, store: Ledger, world: World) -> _Visit | Outcome:
+    check_runs_alone(contract.name, contract.injected)
     try:
         return _Visit(prepare(contract, arguments, options, store), Runner(contract, store, world))
     except InvalidArguments as error:
@@ -404,7 +406,7 @@ def _facts(code: Code, action: Action, **more: Any) -> Facts:
             "action_id": action.id,
             "state": action.state,
             "receipt": action.receipt,
-            "result": action.result,
+            "result": readable(action.result),
             "attempts": action.attempt,
             "reason": action.reason,
             "is_withdrawn": action.code == WITHDRAWN,
@@ -427,8 +429,8 @@ def _deciding(action: Action) -> dict[str, Any]:
 def of_read(contract: Contract, end: ReadEnd, call: Call) -> Outcome:
     """Return what the caller of a read is given."""
     facts = Facts(
-        code=end.code, summary=call.plan.summary, action_id="", state="", result=end.result, reason=end.reason,
-        attempts=end.attempts,
+        code=end.code, summary=call.plan.summary, action_id="", state="", result=readable(end.result),
+        reason=end.reason, attempts=end.attempts,
     )  # fmt: skip
     return _told(facts, call.language, contract.messages)
 

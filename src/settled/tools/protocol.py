@@ -18,7 +18,7 @@ from settled.state.errors import InvalidArguments
 from settled.state.machine import State
 from settled.state.model import Action, Claim, Met
 from settled.tools import reconcile as reconciling
-from settled.tools.approval import expire, judged, lapse, marks, over_budget
+from settled.tools.approval import expire, judged, lapse, marks, over_budget, replaced
 from settled.tools.contract import Contract
 from settled.tools.effects import Steps, Stopped, ask, invoke, sleep
 from settled.tools.messages import Code
@@ -47,6 +47,7 @@ from settled.tools.standing import (
     InFlight,
     Orphan,
     Overdue,
+    Replaced,
     Standing,
     Superseded,
     Unsettled,
@@ -112,7 +113,7 @@ def plan(call: Call) -> Steps[Standing | Changed]:
             return (yield from _follow(call, stand(call, Met("decision", known))))
     if call.policies or call.plan.repeat_of is not None:
         call = yield from judged(call)
-    occurrence, unseen = call.plan.occurrence, 0
+    occurrence, unseen, has_replaced = call.plan.occurrence, 0, False
     for _ in range(RACES):
         met = yield from ask(ledger.plan(call.as_occurrence(occurrence)))
         if met is None:
@@ -123,6 +124,12 @@ def plan(call: Call) -> Steps[Standing | Changed]:
             yield from expire(met.action)  # a request that nobody answered is over: this call is another one
             continue
         first = stand(call, met)
+        if isinstance(first, Replaced) and has_replaced:  # others ask for yet other arguments, at the same time
+            return conflict(call, first.action)
+        if isinstance(first, Replaced):
+            yield from replaced(first.action)  # or it has been claimed meanwhile: it is met anew
+            has_replaced = True
+            continue
         if not isinstance(first, Again):
             return (yield from _follow(call, first))
         occurrence, unseen = first.occurrence, 0
@@ -192,8 +199,8 @@ def _check_repeat(call: Call, repeat_of: str) -> Steps[None]:
 def _follow(call: Call, first: First) -> Steps[Standing | Changed]:
     """Turn what the call met into something that it can act on."""
     match first:
-        case Claimable(action=action):
-            return (yield from _claim(call, action))
+        case Claimable(action=action, same_decision=same_decision):
+            return (yield from _claim(call, action, same_decision))
         case Overdue(action=action):
             return (yield from expire(action)) or (yield from _meet(call, (yield from _now(call, action))))
         case Superseded(action=action):
@@ -207,26 +214,27 @@ def _follow(call: Call, first: First) -> Steps[Standing | Changed]:
             return (yield from _wait(call, action))
         case Granted() | Waiting() | Unsettled() | Answered():
             return first
-        case Again():
-            raise AssertionError("Again is for plan alone")
+        case Again() | Replaced():
+            raise AssertionError(f"{type(first).__name__} is for plan alone")
         case _:
             assert_never(first)
 
 
-def _claim(call: Call, action: Action) -> Steps[Standing | Changed]:
-    c, budgets = call.contract, json.dumps(marks(call))
+def _claim(call: Call, action: Action, same_decision: bool) -> Steps[Standing | Changed]:
+    c, budgets = call.contract, json.dumps(marks(call, action))
     spans = {"lease_s": c.lease_s, "deadline_s": c.deadline_s}
     moved = yield from ask(ledger.claim(action.tenant, action.id, owner=call.plan.owner, budgets=budgets, **spans))
     if moved is not None:
         return Granted(moved, claim_of(moved, call.plan.owner))
     now = yield from _now(call, action)
     if now.state is not State.APPROVED:
-        return (yield from _meet(call, now))
+        return (yield from _meet(call, now, same_decision))
     if (asked_again := (yield from lapse(now))) is not None:
         return Waiting(asked_again)
     if (ended := (yield from over_budget(call, now))) is not None:
         return ended
-    return (yield from _meet(call, (yield from _now(call, now))))  # room appeared, or somebody moved it
+    now = yield from _now(call, now)
+    return (yield from _meet(call, now, same_decision))  # room appeared, or somebody moved it
 
 
 def _now(call: Call, action: Action) -> Steps[Action]:
@@ -273,18 +281,24 @@ def _wait(call: Call, action: Action) -> Steps[Standing | Changed]:
             break
         waited, pause = waited + pause, min(pause * 2, LAST_POLL_S)
         action = yield from load(claim_of(action, call.plan.owner))
-        first = by_state(call, action, same_decision=False)
-        if isinstance(first, Again):  # it gave up long ago, by a clock that jumped or a process that was frozen
-            first = by_state(call, action, same_decision=True)
+        first = _moved(call, action, same_decision=False)
         if not isinstance(first, InFlight):
             return (yield from _follow(call, first))
     code = Code.IN_PROGRESS if action.state is State.RUNNING else Code.UNKNOWN
     return Answered(code, action, replayed=True, reason=action.reason)
 
 
-def _meet(call: Call, action: Action) -> Steps[Standing | Changed]:
+def _meet(call: Call, action: Action, same_decision: bool = True) -> Steps[Standing | Changed]:
     """Somebody else moved the action: go on from where it stands now."""
-    return (yield from _follow(call, by_state(call, action, same_decision=True)))
+    return (yield from _follow(call, _moved(call, action, same_decision)))
+
+
+def _moved(call: Call, action: Action, same_decision: bool) -> First:
+    """Return what follows from where an action stands that this call has met. It binds the call in any case, also where
+    it gave up long ago by a clock that jumped or a process that was frozen.
+    """
+    first = by_state(call, action, same_decision=same_decision)
+    return by_state(call, action, same_decision=True) if isinstance(first, Again) else first
 
 
 def _rejoin(call: Call, action: Action) -> Steps[Standing]:

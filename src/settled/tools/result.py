@@ -1,4 +1,7 @@
-"""What a caller is given for a call: its `Outcome`."""
+"""What a caller is given for a call: its `Outcome`; and what of a result is for the eyes of callers and models.
+
+A graph may keep more with a result than is shown (the state updates of a LangGraph command): a `keeping` record.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,6 +9,23 @@ from functools import cached_property
 
 from settled.state.machine import State
 from settled.tools.messages import Code, Facts, artifact, tell
+
+_KEPT, _SHOWN = "__settled_kept", "shown"
+
+
+def keeping(kept: str, shown: object) -> dict[str, object]:
+    """Return a result of which `shown` is read, and `kept` stays with the action."""
+    return {_KEPT: kept, _SHOWN: shown}
+
+
+def readable(result: object) -> object:
+    """Return what is shown of a result."""
+    return result[_SHOWN] if isinstance(result, dict) and result.keys() == {_KEPT, _SHOWN} else result
+
+
+def kept_with(result: object) -> str | None:
+    """Return what was kept with a result, if anything was."""
+    return str(result[_KEPT]) if isinstance(result, dict) and result.keys() == {_KEPT, _SHOWN} else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,9 +118,12 @@ class Orphan:
 
 @dataclass(frozen=True, slots=True)
 class Claimable:
-    """A person has approved it; nobody has claimed it yet."""
+    """It is approved, and nobody has claimed it yet. `same_decision`: by this call's own decision, so that the call is
+    no duplicate of it.
+    """
 
     action: Action
+    same_decision: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,15 @@ class Superseded:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """The intent's action has not run, and this call has other arguments: it takes its place, with a verdict of its
+    own.
+    """
+
+    action: Action
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
     """The intent's action has other arguments because a person changed it: perhaps the call is for the original."""
 
@@ -145,7 +157,7 @@ class Compared:
 
 
 Standing = Granted | Waiting | Unsettled | Answered
-First = Standing | Again | InFlight | Orphan | Claimable | Overdue | Superseded | Compared
+First = Standing | Again | InFlight | Orphan | Claimable | Overdue | Superseded | Replaced | Compared
 
 
 def stand(call: Call, met: Met) -> First:
@@ -181,7 +193,7 @@ def by_state(call: Call, action: Action, *, same_decision: bool) -> First:
         case State.PLANNED:
             return Overdue(action) if action.asking_is_over else Waiting(action)
         case State.APPROVED:
-            return Claimable(action)
+            return Claimable(action, same_decision)
         case State.RUNNING:
             return _running(call, action)
         case State.UNKNOWN:
@@ -262,13 +274,18 @@ def _failed(call: Call, action: Action, same_decision: bool) -> First:
 
 
 def _other_arguments(call: Call, action: Action) -> First:
-    """Same intent, other arguments: a conflict, unless the earlier one surely did nothing and a changed call may
-    work.
+    """Same intent, other arguments: a conflict, unless the earlier one surely did nothing and a changed call may work.
+
+    One that waits for a person, or for whoever carries on what he approved, has done nothing yet: a changed argument
+    voids its approval, and the changed call is judged anew.
     """
     did_nothing = action.state is State.CANCELLED or (action.state is State.FAILED and bool(action.may_change))
     if did_nothing or not action.in_window:
         return Again(action.occurrence + 1)
-    return conflict(call, action) if action.supersedes is None else Compared(action)
+    if action.supersedes is not None:
+        return Compared(action)
+    has_not_run = action.state in (State.PLANNED, State.APPROVED)
+    return Replaced(action) if has_not_run and call.plan.denied is None else conflict(call, action)
 
 
 def conflict(call: Call, action: Action) -> Answered:

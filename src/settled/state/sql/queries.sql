@@ -182,12 +182,14 @@ moved AS (
 {answer}
 
 -- name: approve
--- Permit a planned action to run, until an instant or for ever: its ticket is decided with it.
+-- Permit a planned action to run, until an instant or for ever: its ticket is decided with it, that of the round if one is named.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'approved', trigger = 'approve',
         approver = %(approver)s, approved_until = clock.now + %(valid_for)s::interval, asked_until = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[]) AND fingerprint = %(fingerprint)s
         AND coalesce(asked_until, clock.now + interval '1 s') > clock.now
+        AND (%(round)s::integer IS NULL OR EXISTS (SELECT FROM settled.approvals WHERE approvals.tenant = actions.tenant
+            AND action_id = actions.id AND decision IS NULL AND round = %(round)s))
     RETURNING actions.*),
 decided AS (
     UPDATE settled.approvals SET decision = 'approve', decided_by = %(approver)s, decided_at = clock.now, note = %(note)s,
@@ -196,7 +198,7 @@ decided AS (
 {told} {answer}
 
 -- name: cancel
--- End an action that never ran: denied, expired or withdrawn. It expires only after its end, and is denied only before it.
+-- End an action that never ran: denied, expired, superseded or withdrawn. It expires only after its end, and is denied only before it.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'cancelled', trigger = %(trigger)s, business_key = NULL,
         approver = %(approver)s, code = %(code)s, reason = %(reason)s, settled_at = clock.now

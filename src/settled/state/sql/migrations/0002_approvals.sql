@@ -75,6 +75,9 @@ LANGUAGE plpgsql VOLATILE COST 100000 AS $$
 DECLARE
     one record;
 BEGIN
+    IF current_setting('transaction_isolation') = 'repeatable read' AND json_array_length(budgets) > 0 THEN
+        RAISE EXCEPTION 'a budget cannot be judged in a repeatable read: it sees no claim that came before its lock';
+    END IF;
     FOR one IN SELECT decode(budget, 'hex') AS budget, amount, "limit" AS most, window_s
         FROM json_to_recordset(budgets) AS named (budget text, amount numeric, "limit" numeric, window_s float8)
         WHERE "limit" IS NOT NULL ORDER BY budget

@@ -1,0 +1,89 @@
+"""What is streamed of a turn, with its Reply at the end.
+
+Owns the two iterators that `Session.stream` and `Session.astream` return. The thread's lock is held from the first
+chunk to the last: whoever stops in between closes the stream, or leaves its `with`, and the lock is given back.
+"""
+
+from collections.abc import AsyncGenerator, Generator
+from types import TracebackType
+from typing import Any, Self
+
+from settled.graph.turn import Reply
+from settled.state.errors import ContractError
+
+NOT_OVER = "the turn is not over: its reply is there when the stream has come to its end"
+
+
+class Stream:
+    """Iterate it for the chunks, as LangGraph makes them; `reply` is there afterwards."""
+
+    def __init__(self, chunks: Generator[Any, None, Reply]) -> None:
+        self._chunks = chunks
+        self._reply: Reply | None = None
+
+    @property
+    def reply(self) -> Reply:
+        """What the turn has added to the thread; ContractError before its end."""
+        if self._reply is None:
+            raise ContractError(NOT_OVER)
+        return self._reply
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._chunks)
+        except StopIteration as end:
+            self._reply = end.value or self._reply
+            raise
+
+    def close(self) -> None:
+        """Stop listening: calls that are under way end and are recorded, and a later session continues the thread."""
+        self._chunks.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncStream:
+    """As `Stream`, in an event loop. Use it in an `async with`: a loop that is left early does not end it at once."""
+
+    def __init__(self, chunks: AsyncGenerator[Any, None]) -> None:
+        self._chunks = chunks
+        self._reply: Reply | None = None
+
+    @property
+    def reply(self) -> Reply:
+        """What the turn has added to the thread; ContractError before its end."""
+        if self._reply is None:
+            raise ContractError(NOT_OVER)
+        return self._reply
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Any:
+        chunk = await anext(self._chunks)
+        if isinstance(chunk, Reply):
+            self._reply = chunk
+            await self._chunks.aclose()
+            raise StopAsyncIteration
+        return chunk
+
+    async def aclose(self) -> None:
+        """Stop listening: calls that are under way are cancelled, which leaves them unknown or not sent."""
+        await self._chunks.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
