@@ -13,7 +13,7 @@ from types import MethodType
 
 from langgraph.graph.state import CompiledStateGraph
 
-from settled.graph.agent import Agent, engine_of, tenant_of
+from settled.graph.agent import DEFAULT_TENANT, Agent, engine_of, tenant_of
 from settled.graph.door import Door
 from settled.graph.engine import Engine
 from settled.state.errors import ContractError
@@ -62,8 +62,11 @@ def host_of(agent: Agent) -> Host:
         if isinstance(door, Door):
             door.learn(getattr(nodes[answers].runnable, "tools_by_name", {}).values())
         engine = door.engine if isinstance(door, Door) else door
+        tenant = getattr(door, "_tenant", DEFAULT_TENANT)
         shape = Shape(answers, getattr(door, "_messages_key", "messages"), is_ours=False)
-        return Host(_without_cache(agent, (answers, holder)), engine, shape)
+        return Host(
+            _without_cache(agent, (answers, holder)), engine, shape, None if tenant == DEFAULT_TENANT else tenant
+        )
     raise ContractError(
         "a session runs an agent of build_agent, one of create_agent with an ActionMiddleware, or a graph with an "
         "ActionNode"

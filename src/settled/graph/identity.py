@@ -25,7 +25,7 @@ SESSION_KEY = "__settled"
 CHECKPOINTER_KEY = "__pregel_checkpointer"
 """LangGraph's own: the checkpointer of a task's run, None where it has none (1.2.24)."""
 
-OF_A_SESSION = re.compile(r"@[^/@]*/.")
+OF_A_SESSION = re.compile(r"@[^/@]+/.")
 """What `thread_name` makes of a thread of some tenant: without its session it would be another conversation of another
 tenant, whose ledger knows nothing of what was done. (A name that only begins with @ is anybody's.)
 """

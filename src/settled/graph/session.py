@@ -77,7 +77,8 @@ class Session:
 
         `while_open` says what a new message does to an approval that is still open: "keep" it open and tell later what
         became of it; "reject" the message with ThreadBusy; or "withdraw" the request. `config` (callbacks, tags,
-        metadata, recursion_limit, and what your own nodes read of `configurable`) and `context` go to every run.
+        metadata, recursion_limit, and what your own nodes read of `configurable`) and `context` go to every run; a
+        `run_id` in metadata or `configurable` does not.
 
         Raises ContractError for an agent without a checkpointer or of another tenant, for names that cannot be names,
         and for a `config` that names a thread.
@@ -271,7 +272,11 @@ class Session:
         """Return the configuration of a run: the host's, in which the session has the last word on whose it is."""
         merged = merge_configs(self._given, _checked(given))
         own = {"thread_id": self._name, SESSION_KEY: handle}
-        return {**merged, "configurable": {**merged.get("configurable", {}), **own}}
+        return {
+            **merged,
+            "metadata": _without_run(merged.get("metadata", {})),
+            "configurable": {**_without_run(merged.get("configurable", {})), **own},
+        }
 
     def _under(self, lock: ThreadLock) -> Handle:
         """Return the handle of one turn: it speaks of this turn's lock, whatever another turn of this session holds."""
@@ -338,6 +343,13 @@ def _checked(config: RunnableConfig | None) -> RunnableConfig:
     if named:
         raise ContractError(f"the session itself says whose thread it runs: leave out {', '.join(sorted(named))}")
     return config or {}
+
+
+def _without_run(named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata or the like without a run's id: LangGraph takes a second run of the same id for a resume of the
+    first, and drops its message (1.2.24).
+    """
+    return {name: value for name, value in named.items() if name != "run_id"}
 
 
 def _modes(stream_mode: StreamMode | Sequence[StreamMode]) -> StreamMode | list[StreamMode]:

@@ -357,11 +357,18 @@ def _mended(thread: Thread, state: StateSnapshot) -> Within[None]:
     """Answer the calls of earlier turns that nobody has answered, in their place: a run without a session, which a new
     message cut short, leaves such ones.
     """
-    whole = yield from repaired(thread.messages_in(state), thread.handle, thread.is_action)
-    if whole is not None:
-        node = "late" if thread.shape.is_ours else None
-        afresh: list[BaseMessage] = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *whole]
-        yield Fill(afresh, node=node)
+    messages = thread.messages_in(state)
+    whole = yield from repaired(messages, thread.handle, thread.is_action)
+    if whole is None or not (thread.shape.is_ours or _has_action_among(whole, messages, thread.is_action)):
+        return
+    afresh: list[BaseMessage] = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *whole]
+    yield Fill(afresh, node="late" if thread.shape.is_ours else None)
+
+
+def _has_action_among(whole: Sequence[AnyMessage], messages: Sequence[AnyMessage], is_action: IsAction) -> bool:
+    """Whether one of the answers that are new is to an action; calls of nothing else are somebody's own affair."""
+    known = {id(message) for message in messages}
+    return any(is_action(message.name or "") for message in whole if id(message) not in known)
 
 
 def _given_up(thread: Thread, state: StateSnapshot) -> Within[StateSnapshot]:

@@ -7,7 +7,7 @@ them may be sent again after a lost connection: the guard in the statement makes
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from settled.state.errors import IllegalTransition, NotFound
 from settled.state.machine import BIRTH, State, Trigger, advance, sources
-from settled.state.model import Action, Approval, Claim, Event, Met, Plan
+from settled.state.model import Action, Approval, Claim, Event, Met, Plan, Reservation
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -92,20 +92,11 @@ INTENT_BYTES = 20
 entries.
 """
 
-_PLAIN = [
-    *(
-        "tenant",
-        "id",
-        "thread_id",
-        "tool",
-        "contract_version",
-        "occurrence",
-        "idempotency_key",
-        "decision",
-        "arguments",
-    ),
-    *("summary", "requester", "correlation_id", "trace_context", "repeat_of", "approver", "owner"),
-]
+_PLAIN = (
+    "tenant", "id", "thread_id", "tool", "contract_version", "occurrence", "idempotency_key", "decision", "arguments",
+    "summary", "requester", "correlation_id", "trace_context", "repeat_of", "approver", "owner", "supersedes",
+)  # fmt: skip
+"""The fields of a `Plan` that are parameters as they stand."""
 
 
 def plan(p: Plan) -> Query[Met | None]:
@@ -124,10 +115,10 @@ def supersede(old: Action, p: Plan, *, editor: str, code: str, reason: str, note
     another action has the edited intent or business key.
     """
     detail = {"superseded_by": p.id, "reason": reason} | ({"note": note} if note else {})
-    params = _born(p) | _judged(p) | {"supersedes": old.id, "edited_fingerprint": digest_of(old.fingerprint)}
-    texts = {"edited_reason": _clean(reason), "note": _clean(note)}
-    params |= {"editor": editor, "edited_code": code, "detail": _json(detail), **texts}
-    return replace(_transition(Trigger.SUPERSEDE, params), params=params | {"states": f"{{{State.PLANNED}}}"})
+    edited = {"supersedes": old.id, "edited_fingerprint": digest_of(old.fingerprint), "editor": editor}
+    said = {"edited_code": code, "edited_reason": _clean(reason), "note": _clean(note), "detail": _json(detail)}
+    states = f"{{{State.PLANNED}}}"  # what a person has approved is edited no more: it may be claimed at any instant
+    return Query(str(Trigger.SUPERSEDE), _born(p) | _judged(p) | edited | said | {"states": states}, _first)
 
 
 def _born(p: Plan) -> dict[str, object]:
@@ -146,7 +137,7 @@ def _judged(p: Plan) -> dict[str, object]:
     """Return what the statements of an action that is not claimed at once need beside `_born`."""
     code, reason = p.denied or (None, None)
     said = p.asking if p.birth is State.PLANNED else _json({"reason": reason or p.policy})
-    params: dict[str, object] = {"state": str(p.birth), "trigger": _BIRTHS[p.birth], "supersedes": p.supersedes}
+    params: dict[str, object] = {"state": str(p.birth), "trigger": _BIRTHS[p.birth]}
     params |= {"asking": p.asking, "ask_ttl": None if p.ask_ttl_s is None else _span(p.ask_ttl_s), "verdict": said}
     if p.denied is not None:
         params["business_key"] = None
@@ -248,19 +239,19 @@ def cancel(
     return Query("cancel", params | {"detail": _json({"reason": reason}), "states": _SOURCES[trigger]}, _first)
 
 
-NO_BUDGETS = "[]"
-
-
 def claim(
-    tenant: str, action_id: str, *, owner: str, lease_s: float, deadline_s: float, budgets: str = NO_BUDGETS
+    tenant: str,
+    action_id: str,
+    *,
+    owner: str,
+    lease_s: float,
+    deadline_s: float,
+    reservations: Sequence[Reservation] = (),
 ) -> Query[Action | None]:
-    """Take the right to run an approved action whose approval fits and has not ended, if its budgets have room.
-
-    `budgets` is JSON: `[{"budget": hex, "amount": "118.5", "limit": "500", "window_s": 86400}]`; an entry without a
-    limit is only noted.
-    """
+    """Take the right to run an approved action whose approval fits and has not ended, if its budgets have room."""
     params = {"tenant": tenant, "id": action_id, "owner": owner, "lease": _span(lease_s), "deadline": _span(deadline_s)}
-    return _transition(Trigger.CLAIM, params | {"budgets": budgets, "actor": ACTOR, "detail": None})
+    taken = _json([asdict(one) for one in reservations])
+    return _transition(Trigger.CLAIM, params | {"reservations": taken, "actor": ACTOR, "detail": None})
 
 
 def lapse(tenant: str, action_id: str) -> Query[Action | None]:

@@ -7,6 +7,7 @@ by position.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Literal
 
 from settled.state.machine import OPEN, State
@@ -188,6 +189,18 @@ class Plan:
         if self.approver is None:
             return State.PLANNED
         return State.APPROVED if self.is_claimed_later else State.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a claim takes of a budget (hex) within its sliding window, if `limit` leaves room; without one it is only
+    noted. It is given back when the action turns out not to have happened.
+    """
+
+    budget: str
+    amount: Decimal
+    window_s: float
+    limit: Decimal | None = None
 
 
 @dataclass(frozen=True, slots=True)

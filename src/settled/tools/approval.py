@@ -12,7 +12,7 @@ from decimal import Decimal
 
 from settled.state import ledger
 from settled.state.machine import Trigger
-from settled.state.model import Action, Plan
+from settled.state.model import Action, Plan, Reservation
 from settled.tools.effects import Steps, Stopped, ask, judge
 from settled.tools.messages import Code
 from settled.tools.policy import BY_POLICY, Allow, Ask, Deny, PlannedAction, Remembering, Verdict
@@ -69,13 +69,13 @@ def _asking(verdict: Ask, planned: PlannedAction) -> Mapping[str, object]:
     }
 
 
-def marks(call: Call, action: Action) -> list[Mapping[str, object]]:
+def reservations(call: Call, action: Action) -> list[Reservation]:
     """Return what a claim of this action takes of budgets, and notes for policies that look back. It counts for whoever
     asked for it, and not for who carries it on.
     """
     planned = replace(call.planned, requester=action.requester)
-    noted = [policy for policy in call.policies if isinstance(policy, Remembering)]
-    return [*(b.mark(planned) for b in call.contract.budgets), *(p.mark(planned) for p in noted)]
+    noted = [policy.reservation(planned) for policy in call.policies if isinstance(policy, Remembering)]
+    return [*(budget.reservation(planned) for budget in call.contract.budgets), *noted]
 
 
 def expire(action: Action) -> Steps[Answered | None]:
@@ -86,7 +86,7 @@ def expire(action: Action) -> Steps[Answered | None]:
     return None if moved is None else Answered(Code.EXPIRED, moved)
 
 
-def replaced(action: Action) -> Steps[Action | None]:
+def supersede(action: Action) -> Steps[Action | None]:
     """End what has not run, since the same is asked for with other arguments; None: it was claimed meanwhile."""
     trigger, reason = Trigger.SUPERSEDE, "it was asked for anew with other arguments"
     query = ledger.cancel(action.tenant, action.id, trigger=trigger, code=WITHDRAWN, reason=reason)
@@ -110,11 +110,12 @@ def over_budget(call: Call, action: Action) -> Steps[Answered | None]:
 
 
 def _no_room(call: Call, action: Action) -> Steps[str | None]:
-    for mark in (one for one in marks(call, action) if "limit" in one):
-        used = yield from ask(ledger.used(call.plan.tenant, str(mark["budget"]), float(str(mark["window_s"]))))
-        more, limit = Decimal(str(mark["amount"])), Decimal(str(mark["limit"]))
-        if used + more > limit:
-            return f"{_plain(used)} of {_plain(limit)} are used, and {_plain(more)} more would be needed"
+    for one in reservations(call, action):
+        if one.limit is None:
+            continue
+        used = yield from ask(ledger.used(call.plan.tenant, one.budget, one.window_s))
+        if used + one.amount > one.limit:
+            return f"{_plain(used)} of {_plain(one.limit)} are used, and {_plain(one.amount)} more would be needed"
     return None
 
 

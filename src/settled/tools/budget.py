@@ -5,7 +5,6 @@ that claims the action, under a lock of the budget (`settled.has_room`): what a 
 is unknown, and given back when it is settled as not done.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
@@ -13,6 +12,7 @@ from typing import Literal, get_args
 
 from settled.state.canonical import business_digest
 from settled.state.errors import ContractError, InvalidArguments
+from settled.state.model import Reservation
 from settled.tools.policy import DAY, FOR_EVER_S, PlannedAction, are_names, is_span
 
 Per = Literal["thread", "user", "tenant"]
@@ -51,20 +51,14 @@ class Budget:
             if value is not None and not are_names([value]):
                 raise ContractError(f"Budget: {part} must be a text, not {value!r}")
 
-    def mark(self, planned: PlannedAction) -> Mapping[str, object]:
-        """Return what a claim of this action takes, in the terms of `ledger.claim`; InvalidArguments for an amount that
-        cannot be counted.
-        """
+    def reservation(self, planned: PlannedAction) -> Reservation:
+        """Return what a claim of this action takes; InvalidArguments for an amount that cannot be counted."""
         counted = self.of if self.name is None else self.of is not None
         fields = {"of": counted, "per": self.per, "who": self._who(planned)}
         tool = f"budget {self.name}" if self.name else f"budget of {planned.tool}"
         key = business_digest(tenant=planned.tenant, tool=tool, fields=fields, annotations={})
-        return {
-            "budget": key.hex(),
-            "amount": str(self._amount(planned)),
-            "limit": str(self.limit),
-            "window_s": min(self.window.total_seconds(), FOR_EVER_S),
-        }
+        window_s = min(self.window.total_seconds(), FOR_EVER_S)
+        return Reservation(key.hex(), self._amount(planned), window_s, Decimal(str(self.limit)))
 
     def _who(self, planned: PlannedAction) -> str | None:
         match self.per:

@@ -8,6 +8,8 @@ the decision anybody may decide; so the statement decides, and who comes second 
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from types import MappingProxyType
 from typing import Any, assert_never
 
 from settled.state import ledger
@@ -23,10 +25,11 @@ from settled.state.errors import (
 from settled.state.machine import State, Trigger
 from settled.state.model import Action, Approval, Claim
 from settled.tools.approval import expire, judged
+from settled.tools.contract import Contract
 from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
 from settled.tools.policy import BY_POLICY
-from settled.tools.standing import WITHDRAWN, Call, claim_of
+from settled.tools.standing import ORPHANED, WITHDRAWN, Call, claim_of
 from settled.tools.storable import storable
 
 MAX_BY_CHARS = 200
@@ -37,6 +40,8 @@ LEAST_FINGERPRINT_CHARS = 12
 
 UNKNOWN_SETTLE_WINDOW_S = 15.0
 """Where the tool, whose contract says it, is not at hand: as long as a contract says by default."""
+
+_NO_TOOLS: Mapping[str, Contract] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -102,17 +107,20 @@ class Decider:
     def __post_init__(self) -> None:
         if isinstance(self.roles, str):  # of which any part would be a role
             raise InvalidArguments("roles", 'must be several names, as in ("supervisor",)')
-        names: tuple[object, ...] = (self.by, *self.roles)
-        for name in names:
-            good = isinstance(name, str) and name.strip() and name.isprintable() and len(name) <= MAX_BY_CHARS
-            if not good:
-                raise InvalidArguments("by", f"must be a name of at most {MAX_BY_CHARS} printable characters")
+        _check_name("by", self.by)
+        for role in self.roles:
+            _check_name("roles", role)
         if self.by.casefold().split(":")[0].strip() == BY_POLICY:
             raise InvalidArguments("by", f"cannot be {BY_POLICY!r}: that is what the ledger calls the author's policy")
 
-    def is_(self, name: str | None) -> bool:
+    def is_named(self, name: str | None) -> bool:
         """Whether this is the person called `name`; capitals, blanks and ways to write a letter make no other one."""
         return name is not None and _folded(self.by) == _folded(name)
+
+
+def _check_name(field: str, name: object) -> None:
+    if not (isinstance(name, str) and name.strip() and name.isprintable() and len(name) <= MAX_BY_CHARS):
+        raise InvalidArguments(field, f"must be a name of at most {MAX_BY_CHARS} printable characters")
 
 
 def _folded(name: str) -> str:
@@ -137,7 +145,7 @@ def decide(
     action = yield from seen(tenant, action_id, fingerprint, thread_id=thread_id)
     if action.state is State.PLANNED:
         yield from _check_open(action, who)
-        moved = yield from ask(_query(action, decision, who))
+        moved = yield from ask(_deciding(action, decision, who))
         if moved is not None:
             return moved
         action = yield from seen(tenant, action_id, fingerprint)
@@ -192,16 +200,16 @@ def resolve(
     *,
     fingerprint: str,
     note: str | None = None,
-    settle_window_s: float = UNKNOWN_SETTLE_WINDOW_S,
+    contracts: Mapping[str, Contract] = _NO_TOOLS,
 ) -> Steps[Action]:
     """Settle an action whose outcome nobody else can tell, by a person's word; or send it back to be asked about.
 
     Raises NotFound, ShownOtherwise, AlreadyDecided where its outcome is known, InvalidArguments for "it did not happen"
-    while it may still take effect. What a person has said already may be said again. `settle_window_s` is the
-    contract's, where the tool is at hand.
+    while it may still take effect. What a person has said already may be said again. Of the `contracts` at hand, the
+    tool's own says how long that is.
     """
     check_shown(fingerprint)
-    action = yield from _unknown(tenant, action_id, fingerprint, settle_window_s)
+    action = yield from _unknown(tenant, action_id, fingerprint, contracts)
     if action.state is not State.UNKNOWN:
         return _said_before(action, resolution)
     moved = yield from ask(_resolving(action, resolution, who, note))
@@ -241,10 +249,10 @@ def check_permitted(asking: Mapping[str, Any] | None, requester: str | None, who
     if asking.get("four_eyes"):
         if requester is None or not _folded(requester):
             raise NotPermitted("somebody other than the requester must decide, and the action does not say who that is")
-        if who.is_(requester):
+        if who.is_named(requester):
             raise NotPermitted(f"{who.by} asked for it, and somebody else must decide")
     named = [str(name) for name in asking.get("approvers", ())]
-    if named and not any(who.is_(name) or name in who.roles for name in named):
+    if named and not any(who.is_named(name) or name in who.roles for name in named):
         raise NotPermitted(f"{who.by} may not decide: it takes {' or '.join(named)}")
 
 
@@ -263,10 +271,10 @@ def _is_fingerprint(shown: str, action: Action) -> bool:
 def _check_open(action: Action, who: Decider) -> Steps[None]:
     check_permitted(action.asking, action.requester, who)
     if action.asking_is_over and (yield from expire(action)) is not None:
-        raise AlreadyDecided(f"nobody decided on {action.id} in time: it expired at {action.asked_until}")
+        raise AlreadyDecided(f"nobody decided on {action.id} in time: it expired at {_instant(action.asked_until)}")
 
 
-def _query(action: Action, decision: Approve | Reject, who: Decider) -> ledger.Query[Action | None]:
+def _deciding(action: Action, decision: Approve | Reject, who: Decider) -> ledger.Query[Action | None]:
     match decision:
         case Approve(note=note, round=number):
             ttl_s = (action.asking or {}).get("ttl_s")
@@ -291,7 +299,8 @@ def _decided_before(action: Action, decision: Decision, who: Decider) -> Steps[A
     first = next((ticket for ticket in reversed(tickets) if ticket.decision is not None), None)
     if first is None:
         raise AlreadyDecided(f"{action.id} is {action.state}: no person is asked about it")
-    if first.decision == _TRIGGER_OF[type(decision)] and who.is_(first.decided_by) and not isinstance(decision, Edit):
+    is_same = first.decision == _TRIGGER_OF[type(decision)] and not isinstance(decision, Edit)
+    if is_same and who.is_named(first.decided_by):
         return action
     raise AlreadyDecided(said(first))
 
@@ -299,7 +308,6 @@ def _decided_before(action: Action, decision: Decision, who: Decider) -> Steps[A
 def said(ticket: Approval) -> str:
     """Return in a sentence what was decided, by whom, and when."""
     by = ticket.decided_by
-    at = ticket.decided_at.isoformat(sep=" ", timespec="seconds") if ticket.decided_at else "an unknown time"
     words = {
         "approve": f"{by} approved it",
         "deny": f"{by} rejected it",
@@ -309,7 +317,11 @@ def said(ticket: Approval) -> str:
     }
     said_so = words.get(ticket.decision or "", "it was decided")
     note = f" ({ticket.note})" if ticket.note else ""
-    return f"{said_so} at {at}{note}: the first decision on {ticket.action_id} stands"
+    return f"{said_so} at {_instant(ticket.decided_at)}{note}: the first decision on {ticket.action_id} stands"
+
+
+def _instant(at: datetime | None) -> str:
+    return at.isoformat(sep=" ", timespec="seconds") if at else "an unknown time"
 
 
 def _free_occurrence(call: Call, action: Action) -> Steps[int]:
@@ -324,12 +336,13 @@ def _free_occurrence(call: Call, action: Action) -> Steps[int]:
     return newest[0].occurrence + 1 if newest else 0
 
 
-def _unknown(tenant: str, action_id: str, fingerprint: str, settle_window_s: float) -> Steps[Action]:
+def _unknown(tenant: str, action_id: str, fingerprint: str, contracts: Mapping[str, Contract]) -> Steps[Action]:
     """Read an action of which a person says what became of it; one whose owner's time is up becomes unknown now."""
     action = yield from seen(tenant, action_id, fingerprint)
     if action.state is State.RUNNING and action.lease_is_over:
-        reason = "its owner stopped before it recorded an outcome"
-        query = ledger.lose(_held(action), reason=reason, settle_window_s=settle_window_s)
+        contract = contracts.get(action.tool)
+        window_s = UNKNOWN_SETTLE_WINDOW_S if contract is None else contract.settle_window_s
+        query = ledger.lose(_held(action), reason=ORPHANED, settle_window_s=window_s)
         action = (yield from ask(query)) or (yield from seen(tenant, action_id, fingerprint))
     return action
 
@@ -341,7 +354,7 @@ def _held(action: Action) -> Claim:
 
 def _outcome_known(action: Action) -> str:
     if action.state is State.RUNNING:
-        return f"{action.id} is running: its outcome will be known, or its lease ends at {action.lease_until}"
+        return f"{action.id} is running: its outcome will be known, or its lease ends at {_instant(action.lease_until)}"
     return f"{action.id} is {action.state}: there is nothing to resolve"
 
 
@@ -353,8 +366,8 @@ def _resolving(action: Action, resolution: Resolution, who: Decider, note: str |
             return ledger.find(held, receipt=receipt, result=found, evidence="person", actor=who.by, note=note)
         case DidNotHappen():
             if action.in_flight_until is not None and action.now < action.in_flight_until:
-                until = action.in_flight_until.isoformat(sep=" ", timespec="seconds")
-                raise InvalidArguments("resolution", f"it may still take effect until {until}: say so after that")
+                rule = f"it may still take effect until {_instant(action.in_flight_until)}: say so after that"
+                raise InvalidArguments("resolution", rule)
             reason, code = note or "a person has checked that it did not happen", Code.UNAVAILABLE
             return ledger.fail(held, code=code, reason=reason, may_change=True, evidence="person", actor=who.by)
         case AskAgain():

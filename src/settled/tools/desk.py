@@ -186,12 +186,9 @@ class Desk:
     def _resolving(
         self, action_id: str, resolution: Resolution, who: Decider, fingerprint: str, note: str | None
     ) -> Steps[Action]:
-        check_resolution(resolution)
-        spans: dict[str, float] = {}
-        if self._contracts and (action := (yield from seen(self._tenant, action_id))).tool in self._contracts:
-            spans["settle_window_s"] = self._contracts[action.tool].settle_window_s
-        steps = resolve(self._tenant, action_id, resolution, who, fingerprint=fingerprint, note=note, **spans)
-        return (yield from steps)
+        said = check_resolution(resolution)
+        contracts = self._contracts
+        return resolve(self._tenant, action_id, said, who, fingerprint=fingerprint, note=note, contracts=contracts)
 
     def _retrying(self, contract: Contract, action_id: str, who: Decider, note: str | None) -> Steps[Outcome]:
         check_runs_alone(contract.name, contract.injected)

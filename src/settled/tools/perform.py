@@ -229,7 +229,7 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         is_claimed_later=bool(contract.budgets),
     )
     for budget in contract.budgets:
-        budget.mark(planned)  # an amount that cannot be counted is a bad call
+        budget.reservation(planned)  # an amount that cannot be counted is a bad call
     return Call(
         contract,
         values,

@@ -7,7 +7,7 @@ its verdict is frozen in the ledger with the action. Owns the ready-made policie
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias, cast
@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, cast
 from settled.state import ledger
 from settled.state.canonical import business_digest
 from settled.state.errors import ContractError
+from settled.state.model import Reservation
 from settled.state.secrets import HIDDEN
 from settled.tools.effects import Steps, ask
 
@@ -93,7 +94,7 @@ Policy: TypeAlias = Callable[[PlannedAction], Verdict | Awaitable[Verdict]]
 
 
 class Remembering(ABC):
-    """A policy that looks into the ledger: it is weighed rather than called, and its claims leave a mark there."""
+    """A policy that looks into the ledger: it is weighed rather than called, and its claims leave a note there."""
 
     def __call__(self, planned: PlannedAction) -> Verdict:
         """Refuse to be called, as another policy would: there is no ledger at hand."""
@@ -104,8 +105,8 @@ class Remembering(ABC):
         """Ask the ledger, and judge."""
 
     @abstractmethod
-    def mark(self, planned: PlannedAction) -> Mapping[str, object]:
-        """Return what a claim notes in the ledger, in the terms of `ledger.claim`."""
+    def reservation(self, planned: PlannedAction) -> Reservation:
+        """Return what a claim notes in the ledger."""
 
 
 def always(planned: PlannedAction | None = None, /, **asking: Any) -> Any:
@@ -186,16 +187,18 @@ class _FirstTime(Remembering):
 
     def weigh(self, planned: PlannedAction) -> Steps[Verdict]:
         """Ask the ledger whether it was done before."""
-        done = yield from ask(ledger.used(planned.tenant, str(self.mark(planned)["budget"]), FOR_EVER_S))
+        note = self.reservation(planned)
+        done = yield from ask(ledger.used(planned.tenant, note.budget, note.window_s))
         if done > 0:
             return Allow("it was done before")
         return _because(self.asking, f"the first time for {self._named(planned)}")
 
-    def mark(self, planned: PlannedAction) -> Mapping[str, object]:
+    def reservation(self, planned: PlannedAction) -> Reservation:
         """Return what a claim notes in the ledger, so that the next time is not the first."""
         values = {name: planned.arguments[name] for name in self.names} or {"requester": planned.requester}
         scope = {"tenant": planned.tenant, "tool": f"first_time {planned.tool}"}
-        return {"budget": business_digest(**scope, fields=values, annotations={}).hex(), "amount": "1"}
+        key = business_digest(**scope, fields=values, annotations={})
+        return Reservation(key.hex(), Decimal(1), FOR_EVER_S)
 
     def _named(self, planned: PlannedAction) -> str:
         return ", ".join(f"{name} {planned.shown(name)}" for name in self.names) or "this requester"
@@ -230,4 +233,4 @@ def _asking(policy: str, options: Mapping[str, Any]) -> Ask:
 
 
 def _because(asking: Ask, reason: str) -> Ask:
-    return Ask(asking.reason or reason, asking.scope, asking.ttl, asking.approvers, asking.four_eyes)
+    return replace(asking, reason=asking.reason or reason)

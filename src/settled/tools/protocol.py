@@ -9,7 +9,6 @@ outcome is unknown and never sent again before the remote side was asked; a stal
 There is no `finally`, no broad `except` and no context manager across a yield: a killed process runs none of them.
 """
 
-import json
 from dataclasses import replace
 from typing import assert_never
 
@@ -18,7 +17,7 @@ from settled.state.errors import InvalidArguments
 from settled.state.machine import State
 from settled.state.model import Action, Claim, Met
 from settled.tools import reconcile as reconciling
-from settled.tools.approval import expire, judged, lapse, marks, over_budget, replaced
+from settled.tools.approval import expire, judged, lapse, over_budget, reservations, supersede
 from settled.tools.contract import Contract
 from settled.tools.effects import Steps, Stopped, ask, invoke, sleep
 from settled.tools.messages import Code
@@ -36,6 +35,7 @@ from settled.tools.outcome import (
 from settled.tools.reconcile import Finding, Left, ManualReview, Matched, Moved, Resend, StillManual
 from settled.tools.recording import answer, load, settlement, write
 from settled.tools.standing import (
+    ORPHANED,
     Again,
     Answered,
     Call,
@@ -113,27 +113,7 @@ def plan(call: Call) -> Steps[Standing | Changed]:
             return (yield from _follow(call, stand(call, Met("decision", known))))
     if call.policies or call.plan.repeat_of is not None:
         call = yield from judged(call)
-    occurrence, unseen, has_replaced = call.plan.occurrence, 0, False
-    for _ in range(RACES):
-        met = yield from ask(ledger.plan(call.as_occurrence(occurrence)))
-        if met is None:
-            # Once, a race; twice at one occurrence, a repeat has it which this call may not meet.
-            occurrence, unseen = (occurrence + 1, 0) if unseen else (occurrence, 1)
-            continue
-        if met.way in ("intent", "business") and isinstance(by_state(call, met.action, same_decision=False), Overdue):
-            yield from expire(met.action)  # a request that nobody answered is over: this call is another one
-            continue
-        first = stand(call, met)
-        if isinstance(first, Replaced) and has_replaced:  # others ask for yet other arguments, at the same time
-            return conflict(call, first.action)
-        if isinstance(first, Replaced):
-            yield from replaced(first.action)  # or it has been claimed meanwhile: it is met anew
-            has_replaced = True
-            continue
-        if not isinstance(first, Again):
-            return (yield from _follow(call, first))
-        occurrence, unseen = first.occurrence, 0
-    raise AssertionError(f"{call.contract.name}: the ledger neither began nor showed an action {RACES} times")
+    return (yield from _follow(call, (yield from _begun_or_met(call))))
 
 
 def run(call: Call, granted: Granted) -> Steps[Standing]:
@@ -190,6 +170,36 @@ def late(contract: Contract, action: Action, claim: Claim, outcome: AttemptOutco
             return  # reconciliation is under way, and this adds nothing that it may rely on
 
 
+def _begun_or_met(call: Call) -> Steps[First]:
+    """Plan the call until an action of it has begun, or one that binds it is met."""
+    occurrence, unseen, has_replaced = call.plan.occurrence, 0, False
+    for _ in range(RACES):
+        met = yield from ask(ledger.plan(call.as_occurrence(occurrence)))
+        if met is None:
+            # Once, a race; twice at one occurrence, a repeat has it which this call may not meet.
+            occurrence, unseen = (occurrence + 1, 0) if unseen else (occurrence, 1)
+            continue
+        if _is_over(met):
+            yield from expire(met.action)  # a request that nobody answered is over: this call is another one
+            continue
+        match stand(call, met):
+            case Again(occurrence=later):
+                occurrence, unseen = later, 0
+            case Replaced(action=action) if has_replaced:  # others ask for yet other arguments, at the same time
+                return conflict(call, action)
+            case Replaced(action=action):
+                yield from supersede(action)  # or it has been claimed meanwhile: it is met anew
+                has_replaced = True
+            case first:
+                return first
+    raise AssertionError(f"{call.contract.name}: the ledger neither began nor showed an action {RACES} times")
+
+
+def _is_over(met: Met) -> bool:
+    """Whether another call's request was met, and nobody has answered it in time."""
+    return met.way in ("intent", "business") and met.action.state is State.PLANNED and met.action.asking_is_over
+
+
 def _check_repeat(call: Call, repeat_of: str) -> Steps[None]:
     earlier = yield from ask(ledger.load(call.plan.tenant, repeat_of))
     if earlier is None or earlier.tool != call.contract.name:
@@ -221,11 +231,12 @@ def _follow(call: Call, first: First) -> Steps[Standing | Changed]:
 
 
 def _claim(call: Call, action: Action, same_decision: bool) -> Steps[Standing | Changed]:
-    c, budgets = call.contract, json.dumps(marks(call, action))
+    c, owner = call.contract, call.plan.owner
     spans = {"lease_s": c.lease_s, "deadline_s": c.deadline_s}
-    moved = yield from ask(ledger.claim(action.tenant, action.id, owner=call.plan.owner, budgets=budgets, **spans))
+    taking = reservations(call, action)
+    moved = yield from ask(ledger.claim(action.tenant, action.id, owner=owner, reservations=taking, **spans))
     if moved is not None:
-        return Granted(moved, claim_of(moved, call.plan.owner))
+        return Granted(moved, claim_of(moved, owner))
     now = yield from _now(call, action)
     if now.state is not State.APPROVED:
         return (yield from _meet(call, now, same_decision))
@@ -264,9 +275,8 @@ def _compare(call: Call, action: Action) -> Steps[Standing | Changed]:
 def _take_over(call: Call, action: Action) -> Steps[Standing | Changed]:
     """The owner's time is up. That does not make the action free to run: it makes its outcome unknown."""
     claim = claim_of(action, call.plan.owner)
-    reason = "its owner stopped before it recorded an outcome"
-    window = call.contract.settle_window_s
-    query = ledger.lose(claim, reason=reason, settle_window_s=window, orphaned=call.is_orphan(action))
+    window_s = call.contract.settle_window_s
+    query = ledger.lose(claim, reason=ORPHANED, settle_window_s=window_s, orphaned=call.is_orphan(action))
     moved = yield from ask(query)
     if moved is not None:
         return Unsettled(moved, took_over=True)

@@ -18,6 +18,9 @@ from settled.tools.contract import Contract
 from settled.tools.messages import Code
 from settled.tools.policy import BY_POLICY, PlannedAction, Policy
 
+ORPHANED = "its owner stopped before it recorded an outcome"
+"""Why the outcome of an action is unknown whose owner's time is up."""
+
 RECONCILER_GRACE_S = 2.0
 """How long after a due query another caller concludes that whoever was reconciling has died."""
 

@@ -167,7 +167,7 @@ WITH {clock}, gate AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'cancelled', trigger = 'supersede', business_key = NULL,
         approver = %(editor)s, code = %(edited_code)s, reason = %(edited_reason)s, settled_at = clock.now, superseded_by = %(id)s
     FROM clock WHERE tenant = %(tenant)s AND id = %(supersedes)s AND state = ANY(%(states)s::text[]) AND fingerprint = %(edited_fingerprint)s
-        AND coalesce(asked_until, clock.now + interval '1 s') > clock.now
+        AND {in_time}
     RETURNING actions.*),
 closed AS (
     UPDATE settled.approvals SET decision = 'supersede', decided_by = %(editor)s, decided_at = clock.now, note = %(note)s
@@ -181,13 +181,17 @@ moved AS (
 {born}
 {answer}
 
+-- name: _in_time
+-- A person may still decide.
+(asked_until IS NULL OR asked_until > clock.now)
+
 -- name: approve
 -- Permit a planned action to run, until an instant or for ever: its ticket is decided with it, that of the round if one is named.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'approved', trigger = 'approve',
         approver = %(approver)s, approved_until = clock.now + %(valid_for)s::interval, asked_until = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[]) AND fingerprint = %(fingerprint)s
-        AND coalesce(asked_until, clock.now + interval '1 s') > clock.now
+        AND {in_time}
         AND (%(round)s::integer IS NULL OR EXISTS (SELECT FROM settled.approvals WHERE approvals.tenant = actions.tenant
             AND action_id = actions.id AND decision IS NULL AND round = %(round)s))
     RETURNING actions.*),
@@ -203,8 +207,7 @@ WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'cancelled', trigger = %(trigger)s, business_key = NULL,
         approver = %(approver)s, code = %(code)s, reason = %(reason)s, settled_at = clock.now
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[])
-        AND CASE %(trigger)s WHEN 'expire' THEN coalesce(asked_until, clock.now) <= clock.now
-            WHEN 'deny' THEN coalesce(asked_until, clock.now + interval '1 s') > clock.now ELSE true END
+        AND CASE %(trigger)s WHEN 'expire' THEN NOT {in_time} WHEN 'deny' THEN {in_time} ELSE true END
     RETURNING actions.*),
 decided AS (
     UPDATE settled.approvals SET decision = %(trigger)s, decided_by = %(approver)s, decided_at = clock.now, note = %(note)s
@@ -226,7 +229,7 @@ WITH {clock}, moved AS (
         lease_until = clock.now + %(lease)s, deadline_at = clock.now + %(deadline)s
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[])
         AND (approved_until IS NULL OR approved_until > clock.now) AND (asking IS NULL OR EXISTS ({fits}))
-        AND settled.has_room(tenant, %(budgets)s::json, clock.now)
+        AND settled.has_room(tenant, %(reservations)s::json, clock.now)
     RETURNING actions.*),
 spent AS (
     UPDATE settled.approvals SET spent_at = clock.now
@@ -235,7 +238,7 @@ spent AS (
 reserved AS (
     INSERT INTO settled.reservations (at, budget, tenant, action_id, amount)
     SELECT DISTINCT clock.now, decode(taken.budget, 'hex'), tenant, id, taken.amount
-    FROM moved, clock, json_to_recordset(%(budgets)s::json) AS taken (budget text, amount numeric)),
+    FROM moved, clock, json_to_recordset(%(reservations)s::json) AS taken (budget text, amount numeric)),
 {told} {answer}
 
 -- name: lapse
