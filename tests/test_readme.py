@@ -5,13 +5,14 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from langchain_core.messages import AIMessage, BaseMessage
 
 from scripted import ScriptedModel, call, once
 
@@ -81,9 +82,15 @@ def test_the_blocks_do_what_the_text_says(loses: bool, shop: Shop, capsys: pytes
     shop.loses = loses
     small = once(call("refund", order_id="A-1001", amount="25.00"))
     large = once(call("large_refund", order_id="A-2002", amount="118.50"))
-    model = ScriptedModel(script=lambda said, tools: (large if "A-2002" in said[0].text else small)(said, tools))
+    other = once(call("refund", order_id="A-3003", amount="40.00"))
+    scripts = {"A-1001": small, "A-2002": large, "A-3003": other}
+
+    def script(said: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
+        return next(scripts[order] for order in scripts if order in said[0].text)(said, has_tools)
+
+    model = ScriptedModel(script=script)
     names: dict[str, Any] = {"__name__": "readme", "model": model}
-    *first, agent, approval = BLOCKS
+    *first, agent, guarded, approval = BLOCKS
     for block in first:
         run(block, shop, names)
     assert (names["outcome"].code, names["outcome"].receipt) == ("succeeded", "RF-1")
@@ -92,10 +99,12 @@ def test_the_blocks_do_what_the_text_says(loses: bool, shop: Shop, capsys: pytes
     assert said[0] == "succeeded RF-1 The request “refund (order_id A-1001)” was carried out. Receipt: RF-1."
     assert said[-1] == "The request “refund (order_id A-1001)” was carried out. Receipt: RF-1."
     assert (len(shop.refunds), shop.posts) == (1, 1)
+    run(guarded, shop, names)
+    assert capsys.readouterr().out.splitlines()[-1].endswith("order_id A-3003)” was carried out. Receipt: RF-2.")
     run(approval, shop, names)
     said = capsys.readouterr().out.splitlines()
-    assert said == ["The request “large refund (order_id A-2002)” was carried out. Receipt: RF-2."]
-    assert (len(shop.refunds), shop.posts) == (2, 2)
+    assert said == ["The request “large refund (order_id A-2002)” was carried out. Receipt: RF-3."]
+    assert (len(shop.refunds), shop.posts) == (3, 3)
 
 
 def test_the_blocks_pass_strict_types(tmp_path: Path) -> None:
