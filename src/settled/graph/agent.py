@@ -10,6 +10,7 @@ calls of anything, in a turn the model gets no tools any more, and if it insists
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from langchain_core.language_models import BaseChatModel
@@ -89,15 +90,13 @@ def build_agent(
 
     def fan_out(state: Conversation, config: RunnableConfig) -> list[Send] | str:
         messages = state["messages"]
-        last = messages[-1]
-        if state["waiting"]:
-            requests = unheard(state, action.handle(config).language or spoken_in(messages))
-            return [Send("action", request) for request in requests] or "approve"
-        if not isinstance(last, AIMessage):
-            return END
         spoken = action.handle(config).language or spoken_in(messages)
+        if state["waiting"]:
+            return [Send("action", request) for request in unheard(state, spoken)] or "approve"
+        if not isinstance(messages[-1], AIMessage):
+            return END
         left = max_calls - len(answers_of(messages))
-        return [Send("action", request) for request in requests_of(last, spoken, left)] or END
+        return [Send("action", request) for request in requests_of(messages[-1], spoken, left)] or END
 
     def approve(state: Conversation, config: RunnableConfig) -> tuple[Runner, Steps[Any]]:
         check_lock(config)
@@ -113,6 +112,18 @@ def build_agent(
     graph.add_edge("action", "model")
     graph.add_edge("late", END)
     return graph.compile(checkpointer=checkpointer, name="agent")
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What the model is shown, the update that makes the conversation so, and which model it is: one without tools
+    where `last_word` is what the turn ends with otherwise.
+    """
+
+    messages: Sequence[AnyMessage]
+    update: Update
+    model: Runnable[Any, BaseMessage]
+    last_word: str | None
 
 
 class _Chat(Runnable[Conversation, Update]):
@@ -137,12 +148,10 @@ class _Chat(Runnable[Conversation, Update]):
         check_lock(config or {})
         if _is_waiting(input):
             return {}
-        messages, update = _heard(input)
-        last_word = self._last_word(messages)
-        model = self._bound if last_word is None else self._bare
-        said = model.invoke([*self._system, *messages], config)
+        heard = self._heard(input)
+        said = heard.model.invoke([*self._system, *heard.messages], config)
         check_lock(config or {})
-        return _said(said, messages, last_word, update)
+        return _said(said, heard)
 
     async def ainvoke(
         self,
@@ -153,12 +162,18 @@ class _Chat(Runnable[Conversation, Update]):
         check_lock(config or {})
         if _is_waiting(input):
             return {}
-        messages, update = _heard(input)
-        last_word = self._last_word(messages)
-        model = self._bound if last_word is None else self._bare
-        said = await model.ainvoke([*self._system, *messages], config)
+        heard = self._heard(input)
+        said = await heard.model.ainvoke([*self._system, *heard.messages], config)
         check_lock(config or {})
-        return _said(said, messages, last_word, update)
+        return _said(said, heard)
+
+    def _heard(self, state: Conversation) -> _Heard:
+        """Return what the model is shown. A message that was put into a thread that waits (without a session, which
+        would have answered the calls first) follows the answers, and the update makes the conversation so.
+        """
+        messages, update = set_aside(state) if state["waiting"] else (state["messages"], {"messages": []})
+        last_word = self._last_word(messages)
+        return _Heard(messages, update, self._bound if last_word is None else self._bare, last_word)
 
     def _last_word(self, messages: Sequence[AnyMessage]) -> str | None:
         """Return what the turn ends with if the model will not end it; None while it may still call tools."""
@@ -252,18 +267,11 @@ def _is_waiting(state: Conversation) -> bool:
     return bool(state["waiting"]) and not isinstance(state["messages"][-1], HumanMessage)
 
 
-def _heard(state: Conversation) -> tuple[Sequence[AnyMessage], Update]:
-    """Return what the model is shown, and the update that makes the conversation so: a message that was put into a
-    thread that waits (without a session, which would have answered the calls first) follows the answers.
-    """
-    return set_aside(state) if state["waiting"] else (state["messages"], {"messages": []})
-
-
-def _said(message: BaseMessage, known: Sequence[AnyMessage], last_word: str | None, update: Update) -> Update:
+def _said(message: BaseMessage, heard: _Heard) -> Update:
     """Return the model's answer, with what goes before it; where it insists on a call although it has no tools any
-    more, `last_word`.
+    more, its last word.
     """
-    answer = tidy(message, known)
-    if last_word is not None and (answer.tool_calls or answer.invalid_tool_calls):
-        answer = AIMessage(content=last_word, id=answer.id)
-    return {**update, "messages": [*update["messages"], answer]}
+    answer = tidy(message, heard.messages)
+    if heard.last_word is not None and (answer.tool_calls or answer.invalid_tool_calls):
+        answer = AIMessage(content=heard.last_word, id=answer.id)
+    return {**heard.update, "messages": [*heard.update["messages"], answer]}

@@ -13,7 +13,7 @@ from typing import Any
 
 from settled.graph.calls import storable
 from settled.state.model import Action, Approval
-from settled.state.secrets import HIDDEN, is_sealed
+from settled.state.secrets import masked
 from settled.tools.decisions import Approve, Decision, Edit, Reject
 
 ALLOWED = ("approve", "edit", "reject")
@@ -71,8 +71,8 @@ def shown_of_action(action: Action) -> Shown:
 
 
 def _readable(arguments: Mapping[str, object]) -> dict[str, Any]:
-    shown: dict[str, Any] = storable({name: HIDDEN if is_sealed(value) else value for name, value in arguments.items()})
-    return shown
+    readable: dict[str, Any] = storable(masked(arguments))
+    return readable
 
 
 def _described(summary: str, reason: str) -> str:
@@ -183,7 +183,7 @@ def read_answer(answer: object, shown: Sequence[Shown]) -> list[Decision] | Unus
         return Unusable(f"{NEEDED}: {len(shown)} needed, {len(given)} given")
     chosen: list[Decision] = []
     for item, one in zip(given, shown, strict=True):
-        read = read_decision(item, one)
+        read = _read_decision(item, one)
         if isinstance(read, Unusable):
             return read
         chosen.append(read)
@@ -206,7 +206,7 @@ _WORDS = {
 _BOUND = ("action_id", "fingerprint")
 
 
-def read_decision(item: object, one: Shown) -> Decision | Unusable:
+def _read_decision(item: object, one: Shown) -> Decision | Unusable:
     """Return what one decision says about the action that it was given for; or why it decides nothing."""
     kind = item.get("type") if isinstance(item, Mapping) else None
     if not isinstance(item, Mapping) or not isinstance(kind, str) or kind not in _WORDS:

@@ -16,7 +16,8 @@ from settled.graph.agent import Agent
 from settled.graph.channel import gone
 from settled.graph.hosting import Host
 from settled.graph.identity import Handle
-from settled.graph.turn import WRITES, Carry, Catch, Effect, Fill, Forget, Fork, Go, Look, Reply, Thread, Turn
+from settled.graph.moves import WRITES, Carry, Catch, Effect, Fill, Forget, Fork, Go, Look, Thread
+from settled.graph.turn import Reply, Turn
 from settled.state.store import Ledger
 from settled.tools.effects import Ask
 

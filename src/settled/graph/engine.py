@@ -242,8 +242,7 @@ def _approve(flight: Flight, where: Where) -> Steps[Where]:
     ever. The decision goes into the ledger before that graph is resumed, so what resumes is a new visit whose `plan`
     meets an approved action; nothing here has to remember the question.
     """
-    call = flight.begin()
-    call, standing = yield from protocol.begin(call)
+    call, standing = yield from protocol.begin(flight.begin())
     flight.goes_on_as(call)
     if isinstance(standing, Waiting):
         standing = Answered(Code.WAITING_FOR_APPROVAL, standing.action)

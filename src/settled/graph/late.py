@@ -25,7 +25,7 @@ from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
 from settled.tools.perform import recalled
 
-OPEN = frozenset({Code.WAITING_FOR_APPROVAL, Code.IN_PROGRESS, Code.UNKNOWN, Code.MANUAL_REVIEW})
+NOT_FINAL = frozenset({Code.WAITING_FOR_APPROVAL, Code.IN_PROGRESS, Code.UNKNOWN, Code.MANUAL_REVIEW})
 """The codes of answers that are true for a while."""
 
 MAX_LATE = 20
@@ -129,7 +129,7 @@ def _unsettled(messages: Sequence[AnyMessage]) -> list[tuple[ToolMessage, str, s
         if not isinstance(message, ToolMessage) or not isinstance(message.artifact, dict):
             continue
         name, code = message.artifact.get("action_id"), _code(message.artifact)
-        if name and name not in seen and code in OPEN:
+        if name and name not in seen and code in NOT_FINAL:
             found.append((message, str(name), str(code)))
         seen |= {name, message.artifact.get("supersedes")}
     return found[::-1]

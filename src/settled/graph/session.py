@@ -30,8 +30,9 @@ from settled.graph.driving import Driver
 from settled.graph.engine import is_alive
 from settled.graph.hosting import Host, host_of
 from settled.graph.identity import SESSION_KEY, SESSION_OWNER, Handle, thread_name
+from settled.graph.moves import Thread, WhileOpen
 from settled.graph.streams import AsyncStream, Stream
-from settled.graph.turn import Reply, Thread, Turn, WhileOpen, replay, turn, unstick
+from settled.graph.turn import Reply, Turn, replay, turn, unstick
 from settled.state.canonical import check_arguments
 from settled.state.errors import ContractError, InvalidArguments, ThreadBusy
 from settled.state.locks import ThreadLock

@@ -7,25 +7,21 @@ waits for a person goes on when the ledger says that he has decided, whoever tol
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.errors import GraphBubbleUp, GraphDrained
-from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import StateSnapshot
 
-from settled.graph.answers import answer_from_ledger, answer_id, spoken_in, tool_message, turn_of
+from settled.graph.answers import turn_of
 from settled.graph.approvals import requests_in
 from settled.graph.approve import ids_of, waiting
-from settled.graph.calls import Request, decision_of, requests_of
-from settled.graph.channel import Ticket
-from settled.graph.hosting import Shape
-from settled.graph.identity import Handle, correlation_of
 from settled.graph.late import Belated, belated, is_late
-from settled.graph.repair import IsAction, repaired
+from settled.graph.mending import MAX_ACTIONS, given_up, mended, open_calls, tickets_of
+from settled.graph.moves import Carry, Catch, Effect, Forget, Fork, Go, Look, Thread, Within
 from settled.state import ledger as operations
 from settled.state.errors import (
     AlreadyDecided,
@@ -35,22 +31,13 @@ from settled.state.errors import (
     SettledError,
     ThreadBusy,
 )
-from settled.state.model import Action
-from settled.tools import effects
 from settled.tools.decisions import Decider, withdraw
 from settled.tools.effects import Ask
 
 _log = logging.getLogger("settled")
 
-MAX_ACTIONS = 200
-"""Of a thread, the newest first: a step's open calls are among them."""
-
 MAX_CONTINUES = 20
 """Each continuation finishes a step that was open; a thread that needs more is not getting anywhere."""
-
-
-WhileOpen = Literal["keep", "reject", "withdraw"]
-"""What happens to an open approval when its user writes a new message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,89 +64,7 @@ class Reply:
         return [message for message in self.messages if isinstance(message, ToolMessage)]
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Read where the thread stands, or stood `at` a checkpoint. Answered by a StateSnapshot."""
-
-    at: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Go:
-    """Run the graph with this input, or without one; from a checkpoint, if given. Answered by the state's values, or
-    None by a driver that streams; GraphDrained is thrown in.
-    """
-
-    message: HumanMessage | None = None
-    at: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Catch:
-    """Run the node `late` for calls of an idle thread. Answered like `Go`."""
-
-    calls: Sequence[Belated]
-
-
-@dataclass(frozen=True, slots=True)
-class Carry:
-    """Carry the action of a call on, without a word in the conversation. Answered by None."""
-
-    request: Request
-
-
-@dataclass(frozen=True, slots=True)
-class Fill:
-    """Write messages into the thread in the place of the node that answers calls, and take tickets away. It is idle
-    then, or goes on with its model.
-    """
-
-    messages: Sequence[BaseMessage]
-    tickets: Sequence[Ticket] = ()
-    node: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Forget:
-    """Forget what the open step's tasks have been given and have ended with: they run again, and ask again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """Change the state that the thread had at a checkpoint, and make that its head."""
-
-    at: str
-    values: Mapping[str, Any]
-    as_node: str | None
-
-
-Effect = Look | Go | Catch | Carry | Fill | Forget | Fork | effects.Effect
-"""Of the protocol's own effects a turn has only `Ask`."""
-
-WRITES = Go | Catch | Carry | Fill | Forget | Fork
-"""What must not be done without the lock."""
-
-R = TypeVar("R")
-Within = Generator[Effect, Any, R]
-Turn = Within[Reply]
-
-
-@dataclass(frozen=True, slots=True)
-class Thread:
-    """Whose thread a turn is about, and what its graph is like. `check` raises ThreadBusy once the lock is lost, and
-    `is_action` knows the tools that have a ledger behind them.
-    """
-
-    handle: Handle
-    check: Callable[[], None]
-    shape: Shape = field(default_factory=Shape)
-    while_open: WhileOpen = "keep"
-    is_action: IsAction = lambda _: True
-
-    def messages_in(self, state: StateSnapshot) -> list[AnyMessage]:
-        """Return the conversation of a state."""
-        messages: list[AnyMessage] = state.values.get(self.shape.messages, [])
-        return messages
+Turn = Generator[Effect, Any, Reply]
 
 
 def turn(new: HumanMessage | None, thread: Thread) -> Turn:
@@ -177,14 +82,14 @@ def turn(new: HumanMessage | None, thread: Thread) -> Turn:
         return _reply(turn_of(known), state)
     if _is_recorded(known, new):
         return _reply([*late, *_first_answer(known, new)], state)
-    yield from _mended(thread, state)
+    yield from mended(thread, state)
     try:
         values = yield Go(new)
     except GraphDrained:
         state = yield Look()
         return Reply([*late, *_after(thread.messages_in(state), new)], is_finished=False)
     thread.check()
-    if values is None or thread.shape.messages not in values:
+    if values is None or not thread.shape.is_ours:  # what another graph returns need not be its state
         state = yield Look()
         return _reply([*late, *_after(thread.messages_in(state), new)], state)
     stopped = values.get("__interrupt__", ())
@@ -224,10 +129,10 @@ def unstick(thread: Thread) -> Turn:
             raise
         except Exception:
             state = yield Look()
-            if not _open_calls(thread.messages_in(state), "en"):
+            if not open_calls(thread.messages_in(state), "en"):
                 raise
             _log.warning("the thread %s fails again: its calls are answered", thread.handle.thread_id, exc_info=True)
-            yield from _given_up(thread, state)
+            yield from given_up(thread, state)
     return (yield from turn(None, thread))
 
 
@@ -256,7 +161,7 @@ def _continued(new: HumanMessage | None, thread: Thread) -> Within[StateSnapshot
             return state
         if is_idle and is_new and (tried or (yield from _is_somebody_elses(thread, state))):
             yield from _closed(thread, state)
-            return (yield from _given_up(thread, state))
+            return (yield from given_up(thread, state))
         tried = True
         try:
             yield Go()
@@ -266,7 +171,7 @@ def _continued(new: HumanMessage | None, thread: Thread) -> Within[StateSnapshot
             if not is_new:
                 raise
             _log.warning("the thread %s cannot go on, and takes a new message", thread.handle.thread_id, exc_info=True)
-            return (yield from _given_up(thread, (yield Look())))
+            return (yield from given_up(thread, (yield Look())))
     raise SettledError(f"the thread is still not idle after {MAX_CONTINUES} continuations")
 
 
@@ -286,12 +191,7 @@ def _is_somebody_elses(thread: Thread, state: StateSnapshot) -> Within[bool]:
 def _asked(state: StateSnapshot) -> list[str]:
     """Return the actions that a thread waits for."""
     shown = _approvals(interrupt.value for task in state.tasks for interrupt in task.interrupts)
-    return list(dict.fromkeys([*ids_of(_tickets(state)), *(str(one["action_id"]) for one in shown)]))
-
-
-def _tickets(state: StateSnapshot) -> list[Ticket]:
-    tickets: list[Ticket] = state.values.get("waiting", [])
-    return tickets
+    return list(dict.fromkeys([*ids_of(tickets_of(state)), *(str(one["action_id"]) for one in shown)]))
 
 
 def _closed(thread: Thread, state: StateSnapshot) -> Within[None]:
@@ -353,59 +253,6 @@ def _carried(thread: Thread, calls: Sequence[Belated], state: StateSnapshot) -> 
         yield Catch(calls)
 
 
-def _mended(thread: Thread, state: StateSnapshot) -> Within[None]:
-    """Answer the calls of earlier turns that nobody has answered, in their place: a run without a session, which a new
-    message cut short, leaves such ones.
-    """
-    messages = thread.messages_in(state)
-    whole = yield from repaired(messages, thread.handle, thread.is_action)
-    if whole is None or not (thread.shape.is_ours or _has_action_among(whole, messages, thread.is_action)):
-        return
-    afresh: list[BaseMessage] = [RemoveMessage(id=REMOVE_ALL_MESSAGES), *whole]
-    yield Fill(afresh, node="late" if thread.shape.is_ours else None)
-
-
-def _has_action_among(whole: Sequence[AnyMessage], messages: Sequence[AnyMessage], is_action: IsAction) -> bool:
-    """Whether one of the answers that are new is to an action; calls of nothing else are somebody's own affair."""
-    known = {id(message) for message in messages}
-    return any(is_action(message.name or "") for message in whole if id(message) not in known)
-
-
-def _given_up(thread: Thread, state: StateSnapshot) -> Within[StateSnapshot]:
-    """Answer the open calls with what the ledger has of them, so that a message may follow."""
-    messages = thread.messages_in(state)
-    requests = _open_calls(messages, thread.handle.language or spoken_in(messages))
-    if not requests:
-        return state
-    ours = yield from _recorded(thread, requests, state)
-    given = _given(thread, state)
-    answers = [given.get(one["tool_call_id"]) or ours[answer_id(one)] for one in requests]
-    yield Fill(answers, _tickets(state))
-    state = yield Look()
-    return state
-
-
-def _recorded(thread: Thread, requests: Sequence[Request], state: StateSnapshot) -> Within[dict[str, AnyMessage]]:
-    """Return what the ledger has of the calls, as the messages that answer them, by their ids."""
-    handle = thread.handle
-    if not thread.shape.is_ours:
-        said = _said(thread.messages_in(state))
-        whole = yield from repaired([said] if said else [], handle, thread.is_action)
-        told = [message for message in whole or () if isinstance(message, ToolMessage)]
-        return {f"{requests[0]['message_id']}/{message.tool_call_id}": message for message in told}
-    actions: list[Action] = yield Ask(operations.actions(handle.tenant, thread_id=handle.thread_id, most=MAX_ACTIONS))
-    by_call = {action.correlation_id: action for action in reversed(actions)} | _by_ticket(state, actions)
-    told_of = ((one, by_call.get(correlation_of(decision_of(one)))) for one in requests)
-    return {answer_id(one): tool_message(one, answer_from_ledger(one, action)) for one, action in told_of}
-
-
-def _by_ticket(state: StateSnapshot, actions: Sequence[Action]) -> dict[str | None, Action]:
-    """Return the actions that calls wait for, by the call: it need not be the one that has begun the action."""
-    by_id = {action.id: action for action in actions}
-    held = {correlation_of(decision_of(one["request"])): str(one["action_id"]) for one in _tickets(state)}
-    return {call: by_id[name] for call, name in held.items() if name in by_id}
-
-
 def _is_idle(state: StateSnapshot) -> bool:
     """`next` is no sign: it is empty too when every branch has ended and the step is not closed yet."""
     if not any(task.interrupts for task in state.tasks):
@@ -415,41 +262,6 @@ def _is_idle(state: StateSnapshot) -> bool:
 
 def _of_id(messages: Sequence[AnyMessage], name: str | None) -> AnyMessage | None:
     return next((message for message in messages if message.id == name), None)
-
-
-def _said(messages: Sequence[AnyMessage]) -> AIMessage | None:
-    """Return what the model said last in this turn."""
-    return next((message for message in reversed(turn_of(messages)) if isinstance(message, AIMessage)), None)
-
-
-def _open_calls(messages: Sequence[AnyMessage], language: str) -> list[Request]:
-    """Return the calls of the model's last message when they are not all answered."""
-    said = _said(messages)
-    if said is None:
-        return []
-    requests = requests_of(said, language)
-    answered = _answers_after(messages)
-    return requests if any(request["tool_call_id"] not in answered for request in requests) else []
-
-
-def _answers_after(messages: Sequence[AnyMessage]) -> dict[str, AnyMessage]:
-    """Return the answers that follow the model's last message, by the ids of their calls."""
-    found: dict[str, AnyMessage] = {}
-    for message in reversed(messages):
-        if isinstance(message, AIMessage):
-            break
-        if isinstance(message, ToolMessage):
-            found[message.tool_call_id] = message
-    return found
-
-
-def _given(thread: Thread, state: StateSnapshot) -> dict[str, AnyMessage]:
-    """Return the answers that the calls have by now, those of an open step too, which a new message would drop."""
-    given = _answers_after(thread.messages_in(state))
-    for task in state.tasks:
-        told = task.result.get(thread.shape.messages, []) if isinstance(task.result, dict) else []
-        given |= {one.tool_call_id: one for one in told if isinstance(one, ToolMessage)}
-    return given
 
 
 def _is_recorded(known: Sequence[AnyMessage], new: HumanMessage) -> bool:
