@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from settled.tools.budget import Budget
     from settled.tools.context import ActionContext, current_action
     from settled.tools.contract import ActionTool, Contract, ContractWarning, Inquiry, Remote, Risk, action
-    from settled.tools.decisions import Approve, AskAgain, DidNotHappen, Edit, Happened, Reject
+    from settled.tools.decisions import Approve, Edit, Reject
     from settled.tools.desk import Desk, ManualCase
     from settled.tools.effects import Absent, Found, Inconclusive
     from settled.tools.mcp import actions_from_mcp, carry_key
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from settled.tools.outcome import Conflict, Ended, Forbidden, Invalid, Refused, Rejected, Succeeded, Unknown
     from settled.tools.perform import aperform, perform
     from settled.tools.policy import Allow, Ask, Deny, PlannedAction, always, first_time, over, permitted
+    from settled.tools.resolutions import AskAgain, DidNotHappen, Happened
     from settled.tools.result import Outcome
     from settled.tools.runner import World
     from settled.tools.wrapping import as_action
@@ -61,19 +62,9 @@ _WHERE = {
     "settled.graph.turn": ("Reply",),
     "settled.state.canonical": ("Incidental", "Ordered", "Precision", "Secret"),
     "settled.state.errors": (
-        *(
-            "AlreadyDecided",
-            "ContractError",
-            "DuplicateAction",
-            "IllegalTransition",
-            "InvalidArguments",
-            "LedgerFault",
-            "LedgerUnavailable",
-            "NotFound",
-            "NotPermitted",
-            "NotYet",
-        ),
-        *("SettledError", "ShownOtherwise", "ThreadBusy", "Unguarded"),
+        "AlreadyDecided", "ContractError", "DuplicateAction", "IllegalTransition", "InvalidArguments", "LedgerFault",
+        "LedgerUnavailable", "NotFound", "NotPermitted", "NotYet", "SettledError", "ShownOtherwise", "ThreadBusy",
+        "Unguarded",
     ),
     "settled.state.machine": ("State", "Trigger"),
     "settled.state.model": ("Action", "Approval", "Event"),
@@ -81,42 +72,24 @@ _WHERE = {
     "settled.tools": ("http",),
     "settled.tools.arguments": ("LEFT_OUT",),
     "settled.tools.backoff": ("Backoff",),
+    "settled.tools.budget": ("Budget",),
     "settled.tools.context": ("ActionContext", "current_action"),
     "settled.tools.contract": ("ActionTool", "Contract", "ContractWarning", "Inquiry", "Remote", "Risk", "action"),
-    "settled.tools.budget": ("Budget",),
-    "settled.tools.decisions": (
-        "Approve",
-        "AskAgain",
-        "DidNotHappen",
-        "Edit",
-        "Happened",
-        "Reject",
-    ),
-    "settled.tools.desk": (
-        "Desk",
-        "ManualCase",
-    ),
-    "settled.tools.policy": (
-        "Allow",
-        "Ask",
-        "Deny",
-        "PlannedAction",
-        "always",
-        "first_time",
-        "over",
-        "permitted",
-    ),
+    "settled.tools.decisions": ("Approve", "Edit", "Reject"),
+    "settled.tools.desk": ("Desk", "ManualCase"),
     "settled.tools.effects": ("Absent", "Found", "Inconclusive"),
     "settled.tools.mcp": ("actions_from_mcp", "carry_key"),
     "settled.tools.messages": ("Code",),
     "settled.tools.outcome": (
-        *("Conflict", "Ended", "Forbidden", "Invalid", "Refused", "Rejected", "Succeeded", "Unknown"),
+        "Conflict", "Ended", "Forbidden", "Invalid", "Refused", "Rejected", "Succeeded", "Unknown",
     ),
     "settled.tools.perform": ("aperform", "perform"),
+    "settled.tools.policy": ("Allow", "Ask", "Deny", "PlannedAction", "always", "first_time", "over", "permitted"),
+    "settled.tools.resolutions": ("AskAgain", "DidNotHappen", "Happened"),
     "settled.tools.result": ("Outcome",),
     "settled.tools.runner": ("World",),
     "settled.tools.wrapping": ("as_action",),
-}
+}  # fmt: skip
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [

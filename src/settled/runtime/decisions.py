@@ -159,9 +159,9 @@ def resolve(
 ) -> None:  # fmt: skip
     """Say what became of an action of the manual queue: --happened RECEIPT, --did-not-happen or --ask-again."""
     from settled.runtime import words
-    from settled.tools.decisions import AskAgain, DidNotHappen, Happened
+    from settled.tools.resolutions import AskAgain, DidNotHappen, Happened, Resolution
 
-    resolution: Happened | DidNotHappen | AskAgain
+    resolution: Resolution
     match (happened, did_not_happen, ask_again):
         case (str(receipt), False, False):
             resolution = Happened(receipt)

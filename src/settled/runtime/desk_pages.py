@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from settled.runtime import words
-from settled.runtime.records import shown
 from settled.runtime.tables import state_text, text
 from settled.state.model import Action, Approval
+from settled.state.secrets import masked
 from settled.tools.outcome import one_line
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def done_page(head: str, follows: Sequence[str]) -> RenderableType:
 
 def argument_lines(arguments: Mapping[str, object]) -> list[str]:
     """Return arguments one a line, each value as JSON: 100 and "100" are told apart, and so is what is not seen."""
-    return [f"{name}: {visible(value)}" for name, value in shown(arguments).items()]
+    return [f"{name}: {visible(value)}" for name, value in masked(arguments).items()]
 
 
 def _card(

@@ -1,11 +1,11 @@
 """Actions and events as plain JSON, the same wherever a person or a program reads them. Secrets are never shown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from settled.state.model import Action, Approval, Event
-from settled.state.secrets import HIDDEN, is_sealed
+from settled.state.secrets import masked
 
 if TYPE_CHECKING:
     from settled.tools.desk import ManualCase
@@ -60,7 +60,7 @@ def action_record(action: Action) -> dict[str, Any]:
         "idempotency_key": action.idempotency_key,
         "fingerprint": action.fingerprint,
         "occurrence": action.occurrence,
-        "arguments": shown(action.arguments),
+        "arguments": masked(action.arguments),
         "requester": action.requester,
         "approver": action.approver,
         "asked_until": _instant(action.asked_until),
@@ -90,7 +90,7 @@ def approval_record(approval: Approval) -> dict[str, Any]:
         "round": approval.round,
         "tool": approval.tool,
         "summary": approval.summary,
-        "arguments": shown(approval.arguments),
+        "arguments": masked(approval.arguments),
         "fingerprint": approval.fingerprint,
         "reason": approval.reason,
         "scope": approval.scope,
@@ -137,11 +137,6 @@ def outcome_record(outcome: "Outcome") -> dict[str, Any]:
 def in_manual_queue(action: Action) -> bool:
     """Whether only a person can decide what became of it."""
     return action.escalated_at is not None and action.settled_at is None
-
-
-def shown(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return arguments with the secret ones hidden."""
-    return {name: HIDDEN if is_sealed(value) else value for name, value in arguments.items()}
 
 
 def _instant(at: datetime | None) -> str | None:

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from settled.runtime import words
-from settled.runtime.records import in_manual_queue, shown
+from settled.runtime.records import in_manual_queue
 from settled.state.machine import State
 from settled.state.model import Action, Approval, Event
+from settled.state.secrets import masked
 from settled.tools.outcome import plain
 from settled.tools.policy import BY_POLICY
 
@@ -191,7 +192,7 @@ def _facts(action: Action) -> list[tuple[str, object]]:
         ("reason", action.reason),
         ("key", action.idempotency_key),
         ("fingerprint", action.fingerprint),
-        ("arguments", _one(shown(action.arguments))),
+        ("arguments", _one(masked(action.arguments))),
         ("requester", action.requester),
         ("replaces", action.supersedes),
         ("replaced by", action.superseded_by),

@@ -12,7 +12,7 @@ from settled.state.machine import State
 from settled.state.model import Action, Approval
 
 if TYPE_CHECKING:
-    from settled.tools.decisions import Resolution
+    from settled.tools.resolutions import Resolution
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 
@@ -136,7 +136,7 @@ def after_withdraw(action: Action) -> list[str]:
 
 def after_resolution(action: Action, resolution: "Resolution") -> list[str]:
     """Return what follows from a person's word on what became of an action."""
-    from settled.tools.decisions import AskAgain, DidNotHappen, Happened
+    from settled.tools.resolutions import AskAgain, DidNotHappen, Happened
 
     match resolution:
         case Happened(receipt=receipt):

@@ -56,6 +56,11 @@ class Vault:
             ) from error
 
 
+def masked(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return stored arguments as anybody may see them: with the secret ones hidden."""
+    return {name: HIDDEN if is_sealed(value) else value for name, value in arguments.items()}
+
+
 def is_sealed(value: object) -> TypeGuard[Mapping[str, str]]:
     """Whether a stored value is the encrypted form of a secret."""
     return isinstance(value, dict) and set(value) == {_MARK} and isinstance(value[_MARK], str)

@@ -1,4 +1,4 @@
-"""What a person decides about an action, as steps: approve, reject or edit what waits; resolve what nobody else can.
+"""What a person decides about an action that has not run, as steps: approve, reject or edit it, or take it back.
 
 Owns who may decide, and what a second decision hears. Nothing here runs an action: a decision is written into the
 ledger, and whoever carries the conversation on finds it there. The subtle thing: between reading the action and writing
@@ -9,8 +9,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from types import MappingProxyType
-from typing import Any, assert_never
+from typing import Any
 
 from settled.state import ledger
 from settled.state.errors import (
@@ -23,25 +22,18 @@ from settled.state.errors import (
     ShownOtherwise,
 )
 from settled.state.machine import State, Trigger
-from settled.state.model import Action, Approval, Claim
+from settled.state.model import Action, Approval
 from settled.tools.approval import expire, judged
-from settled.tools.contract import Contract
 from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
 from settled.tools.policy import BY_POLICY
-from settled.tools.standing import ORPHANED, WITHDRAWN, Call, claim_of
-from settled.tools.storable import storable
+from settled.tools.standing import WITHDRAWN, Call
 
 MAX_BY_CHARS = 200
 """A name that people read in a timeline."""
 
 LEAST_FINGERPRINT_CHARS = 12
 """Of the hex digits: so many are shown where the whole one is too long to read, and 48 bits name one action."""
-
-UNKNOWN_SETTLE_WINDOW_S = 15.0
-"""Where the tool, whose contract says it, is not at hand: as long as a contract says by default."""
-
-_NO_TOOLS: Mapping[str, Contract] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -74,27 +66,6 @@ class Edit:
 
 
 Decision = Approve | Reject | Edit
-
-
-@dataclass(frozen=True)
-class Happened:
-    """The remote side did it: `receipt` is its reference."""
-
-    receipt: str | None = None
-    result: object = None
-
-
-@dataclass(frozen=True)
-class DidNotHappen:
-    """The remote side did not do it, and will not."""
-
-
-@dataclass(frozen=True)
-class AskAgain:
-    """The remote side may be able to tell by now."""
-
-
-Resolution = Happened | DidNotHappen | AskAgain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,47 +163,6 @@ def withdraw(tenant: str, action_id: str, who: Decider, *, note: str | None = No
     raise AlreadyDecided(f"{action.id} is {action.state}, and cannot be taken back")
 
 
-def resolve(
-    tenant: str,
-    action_id: str,
-    resolution: Resolution,
-    who: Decider,
-    *,
-    fingerprint: str,
-    note: str | None = None,
-    contracts: Mapping[str, Contract] = _NO_TOOLS,
-) -> Steps[Action]:
-    """Settle an action whose outcome nobody else can tell, by a person's word; or send it back to be asked about.
-
-    Raises NotFound, ShownOtherwise, AlreadyDecided where its outcome is known, InvalidArguments for "it did not happen"
-    while it may still take effect. What a person has said already may be said again. Of the `contracts` at hand, the
-    tool's own says how long that is.
-    """
-    check_shown(fingerprint)
-    action = yield from _unknown(tenant, action_id, fingerprint, contracts)
-    if action.state is not State.UNKNOWN:
-        return _said_before(action, resolution)
-    moved = yield from ask(_resolving(action, resolution, who, note))
-    if moved is not None:
-        return moved
-    now = yield from seen(tenant, action_id, fingerprint)
-    return _said_before(now, resolution)
-
-
-def _said_before(action: Action, resolution: Resolution) -> Action:
-    """Return the action where a person has said the very same; AlreadyDecided where its outcome is another one."""
-    by_person = action.evidence == "person"
-    match resolution:
-        case AskAgain() if action.state is State.UNKNOWN:
-            return action
-        case Happened(receipt=receipt) if by_person and (action.state, action.receipt) == (State.SUCCEEDED, receipt):
-            return action
-        case DidNotHappen() if by_person and action.state is State.FAILED:
-            return action
-        case _:
-            raise AlreadyDecided(_outcome_known(action))
-
-
 def seen(tenant: str, action_id: str, fingerprint: str | None = None, *, thread_id: str | None = None) -> Steps[Action]:
     """Read an action that a person speaks of; ShownOtherwise when it is not what was shown."""
     action = yield from ask(ledger.load(tenant, action_id))
@@ -271,7 +201,7 @@ def _is_fingerprint(shown: str, action: Action) -> bool:
 def _check_open(action: Action, who: Decider) -> Steps[None]:
     check_permitted(action.asking, action.requester, who)
     if action.asking_is_over and (yield from expire(action)) is not None:
-        raise AlreadyDecided(f"nobody decided on {action.id} in time: it expired at {_instant(action.asked_until)}")
+        raise AlreadyDecided(f"nobody decided on {action.id} in time: it expired at {instant(action.asked_until)}")
 
 
 def _deciding(action: Action, decision: Approve | Reject, who: Decider) -> ledger.Query[Action | None]:
@@ -290,7 +220,8 @@ def _deciding(action: Action, decision: Approve | Reject, who: Decider) -> ledge
             )  # fmt: skip
 
 
-_TRIGGER_OF = {Approve: Trigger.APPROVE, Reject: Trigger.DENY, Edit: Trigger.SUPERSEDE}
+_TRIGGER_OF = {Approve: Trigger.APPROVE, Reject: Trigger.DENY}
+"""What can be said twice. A second edit of an action is another edit, and comes too late."""
 
 
 def _decided_before(action: Action, decision: Decision, who: Decider) -> Steps[Action]:
@@ -299,8 +230,7 @@ def _decided_before(action: Action, decision: Decision, who: Decider) -> Steps[A
     first = next((ticket for ticket in reversed(tickets) if ticket.decision is not None), None)
     if first is None:
         raise AlreadyDecided(f"{action.id} is {action.state}: no person is asked about it")
-    is_same = first.decision == _TRIGGER_OF[type(decision)] and not isinstance(decision, Edit)
-    if is_same and who.is_named(first.decided_by):
+    if first.decision == _TRIGGER_OF.get(type(decision)) and who.is_named(first.decided_by):
         return action
     raise AlreadyDecided(said(first))
 
@@ -317,10 +247,11 @@ def said(ticket: Approval) -> str:
     }
     said_so = words.get(ticket.decision or "", "it was decided")
     note = f" ({ticket.note})" if ticket.note else ""
-    return f"{said_so} at {_instant(ticket.decided_at)}{note}: the first decision on {ticket.action_id} stands"
+    return f"{said_so} at {instant(ticket.decided_at)}{note}: the first decision on {ticket.action_id} stands"
 
 
-def _instant(at: datetime | None) -> str:
+def instant(at: datetime | None) -> str:
+    """Return an instant as it stands in a sentence."""
     return at.isoformat(sep=" ", timespec="seconds") if at else "an unknown time"
 
 
@@ -336,55 +267,8 @@ def _free_occurrence(call: Call, action: Action) -> Steps[int]:
     return newest[0].occurrence + 1 if newest else 0
 
 
-def _unknown(tenant: str, action_id: str, fingerprint: str, contracts: Mapping[str, Contract]) -> Steps[Action]:
-    """Read an action of which a person says what became of it; one whose owner's time is up becomes unknown now."""
-    action = yield from seen(tenant, action_id, fingerprint)
-    if action.state is State.RUNNING and action.lease_is_over:
-        contract = contracts.get(action.tool)
-        window_s = UNKNOWN_SETTLE_WINDOW_S if contract is None else contract.settle_window_s
-        query = ledger.lose(_held(action), reason=ORPHANED, settle_window_s=window_s)
-        action = (yield from ask(query)) or (yield from seen(tenant, action_id, fingerprint))
-    return action
-
-
-def _held(action: Action) -> Claim:
-    """Return what a person holds: the right to write under the present token, and nobody's ownership."""
-    return claim_of(action, "")
-
-
-def _outcome_known(action: Action) -> str:
-    if action.state is State.RUNNING:
-        return f"{action.id} is running: its outcome will be known, or its lease ends at {_instant(action.lease_until)}"
-    return f"{action.id} is {action.state}: there is nothing to resolve"
-
-
-def _resolving(action: Action, resolution: Resolution, who: Decider, note: str | None) -> ledger.Query[Action | None]:
-    held = _held(action)
-    match resolution:
-        case Happened(receipt=receipt, result=result):
-            found = storable({"receipt": receipt} if result is None else result)
-            return ledger.find(held, receipt=receipt, result=found, evidence="person", actor=who.by, note=note)
-        case DidNotHappen():
-            if action.in_flight_until is not None and action.now < action.in_flight_until:
-                rule = f"it may still take effect until {_instant(action.in_flight_until)}: say so after that"
-                raise InvalidArguments("resolution", rule)
-            reason, code = note or "a person has checked that it did not happen", Code.UNAVAILABLE
-            return ledger.fail(held, code=code, reason=reason, may_change=True, evidence="person", actor=who.by)
-        case AskAgain():
-            return ledger.ask_again(held, actor=who.by, note=note)
-        case _:
-            assert_never(resolution)
-
-
 def check_decision(decision: object) -> Decision:
     """Return a decision; ContractError for anything else."""
     if isinstance(decision, Approve | Reject | Edit):
         return decision
     raise ContractError(f"a decision is Approve(), Reject() or Edit(arguments), not {decision!r}")
-
-
-def check_resolution(resolution: object) -> Resolution:
-    """Return a resolution; ContractError for anything else."""
-    if isinstance(resolution, Happened | DidNotHappen | AskAgain):
-        return resolution
-    raise ContractError(f"a resolution is Happened(receipt), DidNotHappen() or AskAgain(), not {resolution!r}")

@@ -23,13 +23,10 @@ from settled.tools.decisions import (
     Decider,
     Decision,
     Edit,
-    Resolution,
     check_decision,
-    check_resolution,
     check_shown,
     decide,
     edit,
-    resolve,
     seen,
     withdraw,
 )
@@ -38,6 +35,7 @@ from settled.tools.injected import check_runs_alone
 from settled.tools.messages import language_of
 from settled.tools.perform import Options, check_policies, outcome, prepare, taken_up
 from settled.tools.policy import Policy
+from settled.tools.resolutions import Resolution, check_resolution, resolve
 from settled.tools.result import Outcome
 from settled.tools.runner import REAL, Runner, World
 from settled.tools.standing import Call, claim_of

@@ -174,60 +174,14 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
     """Validate a call and give it its identity; InvalidArguments where it breaks a rule. Nothing is written."""
     model = args.validate(contract.schema, arguments)
     values = args.values_of(model)
-    hints = contract.annotations
-    fingerprint = canonical.fingerprint_of(canonical.arguments_bytes(values, hints))
-    scope = {"tenant": options.tenant, "tool": contract.name}
-    _check_names(tenant=options.tenant, thread_id=options.thread_id)
-    if isinstance(options.roles, str):
-        raise ContractError('roles must be several names, as in ("clerk",)')
-    _check_names(**{k: v for k in ("requester", "correlation_id") if (v := getattr(options, k)) is not None})
-    intent = canonical.intent_digest(
-        **scope, thread_id=options.thread_id, identity={k: values[k] for k in contract.identity}, annotations=hints
-    )
-    unique = {k: values[k] for k in contract.unique}
-    repeat_of = getattr(model, args.REPEAT_OF, None) or None  # a model that fills every field in sends ""
-    plain = args.plain_json(model)
+    fingerprint = canonical.fingerprint_of(canonical.arguments_bytes(values, contract.annotations))
+    _check_caller(options)
+    stored = args.plain_json(model)
     if not contract.is_read:
-        args.check_read_back(model, plain, hints)
-    summary = contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS]
-    planned = PlannedAction(
-        tool=contract.name,
-        risk=contract.risk,
-        arguments=values,
-        tenant=options.tenant,
-        thread_id=options.thread_id,
-        requester=options.requester,
-        roles=frozenset(options.roles),
-        summary=summary,
-        fingerprint=fingerprint,
-        repeat_of=repeat_of,
-        secrets=contract.secrets,
-    )
-    plan = Plan(
-        tenant=options.tenant,
-        id=new_id(),
-        thread_id=options.thread_id,
-        tool=contract.name,
-        contract_version=contract.version,
-        intent=intent,
-        occurrence=0,
-        idempotency_key=canonical.idempotency_key(intent, 0),
-        fingerprint=fingerprint,
-        business_key=canonical.business_digest(**scope, fields=unique, annotations=hints) if unique else None,
-        decision=_decision(options, contract, model, repeat_of),
-        arguments=args.sealed_json(plain, contract.secrets, store.vault),
-        summary=summary,
-        requester=options.requester,
-        correlation_id=options.correlation_id,
-        trace_context=None,
-        repeat_of=repeat_of,
-        approver=BY_POLICY,
-        owner=f"{options.owner_prefix}{os.getpid()}-{secrets.token_hex(5)}",
-        window_s=contract.window_s,
-        lease_s=contract.lease_s,
-        deadline_s=contract.deadline_s,
-        is_claimed_later=bool(contract.budgets),
-    )
+        args.check_read_back(model, stored, contract.annotations)
+    planned = _planned(contract, model, values, fingerprint, options)
+    text = args.sealed_json(stored, contract.secrets, store.vault)
+    plan = _plan(contract, planned, text, _decision(options, contract, model, planned.repeat_of), options)
     for budget in contract.budgets:
         budget.reservation(planned)  # an amount that cannot be counted is a bad call
     return Call(
@@ -241,6 +195,64 @@ def prepare(contract: Contract, arguments: Arguments, options: Options, store: L
         partial(_taken_up, store),
         options.is_orphan,
         policies_of(contract, options.policies),
+    )
+
+
+def _check_caller(options: Options) -> None:
+    _check_names(tenant=options.tenant, thread_id=options.thread_id)
+    if isinstance(options.roles, str):
+        raise ContractError('roles must be several names, as in ("clerk",)')
+    _check_names(**{k: v for k in ("requester", "correlation_id") if (v := getattr(options, k)) is not None})
+
+
+def _planned(
+    contract: Contract, model: BaseModel, values: Mapping[str, object], fingerprint: str, options: Options
+) -> PlannedAction:
+    """Return what a policy judges."""
+    return PlannedAction(
+        tool=contract.name,
+        risk=contract.risk,
+        arguments=values,
+        tenant=options.tenant,
+        thread_id=options.thread_id,
+        requester=options.requester,
+        roles=frozenset(options.roles),
+        summary=contract.summarize(values, options.language)[:MAX_SUMMARY_CHARS],
+        fingerprint=fingerprint,
+        repeat_of=getattr(model, args.REPEAT_OF, None) or None,  # a model that fills every field in sends ""
+        secrets=contract.secrets,
+    )
+
+
+def _plan(contract: Contract, planned: PlannedAction, text: str, decision: bytes | None, options: Options) -> Plan:
+    """Return what the ledger is given: the arguments as JSON text, and the names by which the same is known again."""
+    scope, hints = {"tenant": planned.tenant, "tool": planned.tool}, contract.annotations
+    identity, unique = ({k: planned.arguments[k] for k in names} for names in (contract.identity, contract.unique))
+    intent = canonical.intent_digest(**scope, thread_id=planned.thread_id, identity=identity, annotations=hints)
+    return Plan(
+        tenant=planned.tenant,
+        id=new_id(),
+        thread_id=planned.thread_id,
+        tool=planned.tool,
+        contract_version=contract.version,
+        intent=intent,
+        occurrence=0,
+        idempotency_key=canonical.idempotency_key(intent, 0),
+        fingerprint=planned.fingerprint,
+        business_key=canonical.business_digest(**scope, fields=unique, annotations=hints) if unique else None,
+        decision=decision,
+        arguments=text,
+        summary=planned.summary,
+        requester=planned.requester,
+        correlation_id=options.correlation_id,
+        trace_context=None,
+        repeat_of=planned.repeat_of,
+        approver=BY_POLICY,
+        owner=f"{options.owner_prefix}{os.getpid()}-{secrets.token_hex(5)}",
+        window_s=contract.window_s,
+        lease_s=contract.lease_s,
+        deadline_s=contract.deadline_s,
+        is_claimed_later=bool(contract.budgets),
     )
 
 
@@ -315,28 +327,23 @@ def outcome(call: Call, end: Answered | Waiting) -> Outcome:
     if isinstance(end, Waiting):
         return _waiting(call, end.action)
     action = end.action
-    earlier = (
-        action.id
-        if (end.code in (Code.CONFLICT, Code.DUPLICATE, Code.REJECTED) and end.replayed) or end.differing
-        else None
-    )
+    is_of_earlier = (end.code in (Code.CONFLICT, Code.DUPLICATE, Code.REJECTED) and end.replayed) or end.differing
     facts = _facts(
         end.code,
         action,
         summary=call.plan.summary if end.code is Code.CONFLICT else action.summary,
         reason=end.reason,
         field=end.field,
-        earlier_action_id=earlier,
+        earlier_action_id=action.id if is_of_earlier else None,
         replayed=end.replayed,
         **({"differing": end.differing} | _of_change(call)),
     )
-    told = _told(facts, call.language, call.contract.messages)
-    return replace(told, state=action.state, idempotency_key=action.idempotency_key)
+    return _told_of(action, facts, call.language, call.contract.messages)
 
 
 def _waiting(call: Call, action: Action) -> Outcome:
-    told = _told(_facts(Code.WAITING_FOR_APPROVAL, action), call.language, call.contract.messages)
-    return replace(told, state=action.state, idempotency_key=action.idempotency_key)
+    facts = _facts(Code.WAITING_FOR_APPROVAL, action)
+    return _told_of(action, facts, call.language, call.contract.messages)
 
 
 def _of_change(call: Call) -> dict[str, Any]:
@@ -363,23 +370,18 @@ def unrecorded(call: Call, *, invoked: bool) -> Outcome:
     knows. (The traceback goes to the log: a model cannot cure it.)
     """
     _log.error("the ledger did not answer for %s", call.plan.id, exc_info=True)
-    code = Code.UNKNOWN if invoked else Code.UNAVAILABLE
-    plan = call.plan
-    facts = Facts(
-        code=code, summary=plan.summary, action_id=plan.id if invoked else "", state="unknown" if invoked else ""
-    )
-    told = _told(facts, call.language, call.contract.messages)
-    return (
-        replace(told, state=State.UNKNOWN, action_id=plan.id, idempotency_key=plan.idempotency_key) if invoked else told
-    )
+    plan, language, messages = call.plan, call.language, call.contract.messages
+    if not invoked:
+        return _told(Facts(Code.UNAVAILABLE, plan.summary, action_id="", state=""), language, messages)
+    told = _told(Facts(Code.UNKNOWN, plan.summary, action_id=plan.id, state=State.UNKNOWN), language, messages)
+    return replace(told, state=State.UNKNOWN, idempotency_key=plan.idempotency_key)
 
 
 def recalled(action: Action, language: str) -> Outcome:
     """Return what is known of an action whose own call can no longer be carried on: its tool was renamed or changed
     since, or nobody goes on with it.
     """
-    told = _told(_facts(_code_of(action), action, replayed=True), language, {})
-    return replace(told, state=action.state, idempotency_key=action.idempotency_key)
+    return _told_of(action, _facts(_code_of(action), action, replayed=True), language, {})
 
 
 def _code_of(action: Action) -> Code:
@@ -433,6 +435,11 @@ def of_read(contract: Contract, end: ReadEnd, call: Call) -> Outcome:
         reason=end.reason, attempts=end.attempts,
     )  # fmt: skip
     return _told(facts, call.language, contract.messages)
+
+
+def _told_of(action: Action, facts: Facts, language: str, templates: Mapping[str, str]) -> Outcome:
+    told = _told(facts, language, templates)
+    return replace(told, state=action.state, idempotency_key=action.idempotency_key)
 
 
 def _told(facts: Facts, language: str, templates: Mapping[str, str]) -> Outcome:
