@@ -136,6 +136,7 @@ class Facts:
     supersedes: str | None = None
     is_withdrawn: bool = False
     by_person: bool = False
+    is_stopped: bool = False
 
 
 def status(code: Code) -> Literal["success", "error"]:
@@ -212,6 +213,8 @@ def _text_key(facts: Facts) -> str:
             return "withdrawn"
         case Code.UNAVAILABLE if facts.by_person:
             return "not_done"
+        case Code.UNAVAILABLE if facts.is_stopped:
+            return "stopped"
         case code:
             return str(code)
 

@@ -34,7 +34,7 @@ from settled.tools.policy import BY_POLICY, PlannedAction, Policy, as_policy
 from settled.tools.reading import ReadEnd, read
 from settled.tools.result import Outcome, Told, readable
 from settled.tools.runner import REAL, Runner, World
-from settled.tools.standing import WITHDRAWN, Answered, Call, Waiting, closed_code, json_values
+from settled.tools.standing import WITHDRAWN, Answered, Call, Waiting, closed_code, json_values, was_stopped
 
 Arguments: TypeAlias = Mapping[str, object] | Sequence[object]
 Decision: TypeAlias = str | Sequence[str]
@@ -413,6 +413,7 @@ def _facts(code: Code, action: Action, **more: Any) -> Facts:
             "reason": action.reason,
             "is_withdrawn": action.code == WITHDRAWN,
             "by_person": action.evidence == "person",
+            "is_stopped": was_stopped(action),
             **_deciding(action),
             **more,
         },

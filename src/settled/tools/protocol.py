@@ -36,6 +36,7 @@ from settled.tools.reconcile import Finding, Left, ManualReview, Matched, Moved,
 from settled.tools.recording import answer, load, settlement, write
 from settled.tools.standing import (
     ORPHANED,
+    STOPPED,
     Again,
     Answered,
     Call,
@@ -56,6 +57,7 @@ from settled.tools.standing import (
     claim_of,
     conflict,
     stand,
+    was_stopped,
 )
 from settled.tools.storable import storable
 
@@ -109,7 +111,7 @@ def plan(call: Call) -> Steps[Standing | Changed]:
         yield from _check_repeat(call, call.plan.repeat_of)
     if call.policies and call.plan.decision is not None:
         known = yield from ask(ledger.known(call.plan.tenant, call.plan.decision))
-        if known is not None:
+        if known is not None and not was_stopped(known):
             return (yield from _follow(call, stand(call, Met("decision", known))))
     if call.policies or call.plan.repeat_of is not None:
         call = yield from judged(call)
@@ -181,6 +183,10 @@ def _begun_or_met(call: Call) -> Steps[First]:
             continue
         if _is_over(met):
             yield from expire(met.action)  # a request that nobody answered is over: this call is another one
+            continue
+        if met.way in ("decision", "intent") and was_stopped(met.action):
+            occurrence, unseen = met.action.occurrence + 1, 0
+            call = call.anew() if met.way == "decision" else call
             continue
         match stand(call, met):
             case Again(occurrence=later):
@@ -341,7 +347,8 @@ def _give_up(call: Call, claim: Claim, reason: str, *, stopped: bool = False) ->
     """Nothing was sent, so nothing was done; unless an earlier attempt was never cleared up."""
     if _is_unproved_repeat(call.contract, claim):
         return (yield from _doubt(call, claim, reason, stopped=stopped))
-    query = ledger.fail(claim, code=Code.UNAVAILABLE, reason=reason, may_change=True)
+    evidence = STOPPED if stopped else None
+    query = ledger.fail(claim, code=Code.UNAVAILABLE, reason=reason, may_change=True, evidence=evidence)
     action, mine = yield from write(claim, query, State.FAILED)
     return answer(Code.UNAVAILABLE, action, mine, reason)
 

@@ -48,6 +48,10 @@ class Call:
     taken_up: Action | None = None
     instead_of: Action | None = None
 
+    def anew(self) -> "Call":
+        """Return the call without its decision, which has met an action that never left; its intent still binds it."""
+        return replace(self, plan=replace(self.plan, decision=None))
+
     def as_occurrence(self, occurrence: int) -> Plan:
         """Return the plan of this call as the given occurrence of its intent."""
         if occurrence == self.plan.occurrence:
@@ -235,6 +239,15 @@ def _unknown(call: Call, action: Action) -> First:
 
 WITHDRAWN = "withdrawn"
 """The code of an action that was taken back before anybody decided; the model is told so under `denied`."""
+
+
+STOPPED = "stopped"
+"""The evidence of an action that its caller stopped before it was sent: it is certain that nothing happened."""
+
+
+def was_stopped(action: Action) -> bool:
+    """Whether a call that comes again may begin anew: the one before it stopped before anything was sent."""
+    return action.state is State.FAILED and action.evidence == STOPPED
 
 
 def closed_code(action: Action) -> Code:

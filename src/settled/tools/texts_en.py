@@ -49,6 +49,7 @@ SENTENCES = {
         "The request “{summary}” was not carried out: the other side was not available. Nothing was changed."
     ),
     "not_done": "The request “{summary}” was not carried out: a person has checked it. Nothing was changed.",
+    "stopped": "The request “{summary}” was not carried out: it was stopped before it was sent. Nothing was changed.",
     "undone": "The request “{summary}” was carried out before and has been undone since.{receipt_phrase}",
     "undoing": (
         "The request “{summary}” was carried out before and is now being undone; the outcome will be reported here."
@@ -93,6 +94,7 @@ LINES = {
     ),
     "unavailable": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
     "not_done": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
+    "stopped": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
     "undone": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
     "undoing": "Note for the assistant: do not submit it again; tell the user the sentence above.",
     "closed": "Note for the assistant: do not submit it again by yourself; tell the user the sentence above.",
