@@ -544,7 +544,7 @@ async def test_a_repeat_of_what_was_done_asks_although_its_policy_would_not(door
         asked = await door(at.tool, repeat, ledger=at.ledger, requester="joe")
         assert ended(asked) == WAITS
         ticket = at.desk.approval(str(asked.action_id))
-        assert ticket.reason == "it is asked for once more, although it was done before"
+        assert ticket.reason == "it is asked for once more, beside an earlier one"
         at.decide(asked, Reject("once is enough"), by="anybody")
         assert (await door(at.tool, repeat, ledger=at.ledger, requester="joe")).code == Code.DENIED
         plain = await door(at.tool, small, ledger=at.ledger, requester="joe")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from cryptography.fernet import Fernet
 
-from acts import Clock, Door, both_doors, count, events_of, opened, rows, states, triggers_of
+from acts import Clock, Door, Remote, action_of, both_doors, count, events_of, opened, rows, states, triggers_of
 from asked import ASKING, BOB, HOUR_S, MARIA, ORDER, Office, office, refund
 from settled import (
     Action,
@@ -30,6 +30,7 @@ from settled import (
     action,
     always,
     over,
+    perform,
     permitted,
 )
 from settled.state.secrets import HIDDEN
@@ -357,10 +358,34 @@ async def test_an_edit_into_what_was_refused_before_is_a_new_request(door: Door,
         waiting = await ask(door, at)
         new = at.decide(waiting, Edit({"order_id": "INV-1"}))
         assert (new.state, new.occurrence) == (State.PLANNED, 1)
-        at.decide(new, Approve())
+        at.decide(new, Approve(), **BOB)
         told = await ask(door, at)
         assert (ended(told), at.remote.effects[0]["order_id"]) == (CHANGED, "INV-1")
         await at.ledger.aclose()
+
+
+def test_who_edits_does_not_approve_his_own_edit(database_url: str) -> None:
+    """Four eyes are on what will run, and not on what was asked for."""
+    with office(database_url) as at:
+        waiting = perform(at.tool, ORDER, ledger=at.ledger, thread_id="thread-1", requester="joe")
+        new = at.decide(waiting, Edit({"amount": 9999}))
+        with pytest.raises(NotPermitted, match="maria changed it, and somebody else must decide"):
+            at.decide(new, Approve())
+        assert at.decide(new, Approve(), **BOB).state is State.APPROVED
+
+
+def test_an_edit_is_asked_about_again_where_the_policy_is_not_at_hand(database_url: str) -> None:
+    """The agent's policies by risk stay with the agent: a desk without them asks as they did."""
+    remote = Remote()
+    tool = refund(remote, approval=None)
+    with opened(database_url) as ledger:
+        policies = {"non_idempotent_write": always(**ASKING)}
+        waiting = perform(tool, ORDER, ledger=ledger, thread_id="t", requester="joe", policies=policies)
+        found = action_of(ledger, waiting)
+        desk = Desk(ledger, tools=[tool])
+        new = desk.decide(found.id, Edit({"amount": 1_000_000}), fingerprint=found.fingerprint, **MARIA)
+        assert (new.state, desk.approval(new.id).approvers) == (State.PLANNED, ("supervisor",))
+        assert remote.effects == []
 
 
 @both_doors

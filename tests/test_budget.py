@@ -416,6 +416,25 @@ async def test_it_is_kept_while_unknown_and_given_back_when_it_did_not_happen(
 
 
 @a_door
+async def test_what_is_unknown_counts_however_old_it_is_and_from_its_settling_on(
+    door: Door, frozen: Ledger, clock: Clock
+) -> None:
+    """Its effect may come this minute. Once it is known that it happened, the window begins."""
+    budget = Budget(100, of="amount", window=timedelta(seconds=60))
+    tool = refund(Remote(), budget, ends={"A": Unknown("no answer")}, remote="opaque", query=None)
+    lost = await door(tool, ["A", 100], ledger=frozen)
+    clock.elapsed_s = 600
+    over = await door(tool, ["B", 100], ledger=frozen)
+    assert (over.code, "100 of 100 are used" in over.message) == (Code.BUDGET_EXCEEDED, True)
+    row = frozen.action(str(lost.action_id))
+    await asyncio.to_thread(Desk(frozen).resolve, row.id, Happened("R-1"), by="mia", fingerprint=row.fingerprint)
+    clock.elapsed_s = 659
+    assert (await door(tool, ["C", 1], ledger=frozen)).code == Code.BUDGET_EXCEEDED
+    clock.elapsed_s = 661
+    assert (await door(tool, ["D", 100], ledger=frozen)).code == Code.SUCCEEDED
+
+
+@a_door
 async def test_it_stays_taken_when_a_person_says_that_it_happened(
     door: Door, frozen: Ledger, database_url: str
 ) -> None:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from acts import Clock, Door, Remote, action_of, both_doors, count, events_of, opened, states, through_sync, triggers_of
-from settled import Code, Ledger, Outcome, State, action
+from settled import Code, Desk, Ledger, Outcome, State, action, perform
 from settled.state import ledger as ledger_queries
 from settled.state.machine import Trigger
 from settled.tools.contract import ActionTool
@@ -279,3 +279,29 @@ async def test_a_waiting_repeat_makes_no_room_for_two_of_the_next_call(database_
             ends = await asyncio.gather(*(through_sync(tool, order, ledger=ledger) for _ in range(6)))
         assert len(remote.effects) == 2, [end.code for end in ends]
         assert len({end.action_id for end in ends}) == 1
+
+
+def test_any_number_of_repeats_that_were_taken_back_is_no_obstacle(database_url: str) -> None:
+    """Each has a place of the intent which a plain call may not meet: behind them it begins all the same."""
+    remote, clock = Remote(), Clock()
+    with opened(database_url, clock=clock) as ledger:
+        tool = refund(remote)
+        first = perform(tool, ARGUMENTS, ledger=ledger, thread_id="thread-1")
+        for number in range(12):
+            repeat = {**ARGUMENTS, "repeat_of": first.action_id}
+            waiting = perform(tool, repeat, ledger=ledger, thread_id="thread-1", decision=f"d{number}")
+            Desk(ledger).withdraw(str(waiting.action_id), by="joe")
+        clock.sleep(25 * 3600)
+        assert perform(tool, ARGUMENTS, ledger=ledger, thread_id="thread-1").receipt == "RF-2"
+
+
+def test_a_repeat_is_of_the_same_thing(database_url: str) -> None:
+    """An action of another order, or of another tool, is nothing to repeat: no person is asked about it."""
+    remote = Remote()
+    with opened(database_url) as ledger:
+        tool = refund(remote)
+        first = perform(tool, ARGUMENTS, ledger=ledger, thread_id="thread-1")
+        other = {"order_id": "B-2", "amount": 25, "repeat_of": first.action_id}
+        told = perform(tool, other, ledger=ledger, thread_id="thread-1")
+        assert (told.code, told.told.facts.field) == (Code.INVALID, "repeat_of")
+        assert len(remote.effects) == 1

@@ -32,6 +32,7 @@ class Shown:
     arguments: Mapping[str, Any]
     description: str
     expires_at: str | None
+    round: int | None = None
     is_reserved: bool = False
     """Whether the request asks for somebody in particular, so that who decides must be known."""
 
@@ -52,6 +53,7 @@ def shown_of(approval: Approval) -> Shown:
         arguments=_readable(approval.arguments),
         description=_described(approval.summary, approval.reason),
         expires_at=_written(approval.valid_until),
+        round=approval.round,
         is_reserved=bool(approval.approvers) or approval.four_eyes,
     )
 
@@ -117,7 +119,7 @@ def _request(one: Shown) -> dict[str, Any]:
         "action_id": one.action_id,
         "fingerprint": one.fingerprint,
         "expires_at": one.expires_at,
-    }
+    } | ({} if one.round is None else {"round": one.round})
 
 
 def requests_in(payload: Any) -> list[dict[str, Any]]:

@@ -124,6 +124,7 @@ def supersede(old: Action, p: Plan, *, editor: str, code: str, reason: str, note
 def _born(p: Plan) -> dict[str, object]:
     params: dict[str, object] = {name: getattr(p, name) for name in _PLAIN}
     params["window"], params["actor"] = _span(p.window_s), ACTOR
+    params["settle_window"] = None if p.settle_window_s is None else _span(p.settle_window_s)
     params["fingerprint"] = digest_of(p.fingerprint)
     params["intent"] = p.intent[:INTENT_BYTES]
     params["business_key"] = p.business_key and p.business_key[:INTENT_BYTES]
@@ -273,6 +274,12 @@ def known(tenant: str, decision: bytes) -> Query[Action | None]:
 def newest(tenant: str, intent: bytes) -> Query[list[Action]]:
     """Read the last action of an intent, and the last one of it that did something or still may: often the same."""
     return Query("newest", {"tenant": tenant, "intent": intent[:INTENT_BYTES]}, _all)
+
+
+def same_intent(tenant: str, action_id: str, intent: bytes, business_key: bytes | None) -> Query[bool]:
+    """Read whether an action is one of this intent, or has this business key."""
+    keys = {"intent": intent[:INTENT_BYTES], "business_key": business_key and business_key[:INTENT_BYTES]}
+    return Query("same_intent", {"tenant": tenant, "id": action_id, **keys}, bool)
 
 
 def open_approvals(tenant: str, *, thread_id: str | None = None, most: int = 100) -> Query[list[Approval]]:

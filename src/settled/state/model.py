@@ -180,6 +180,7 @@ class Plan:
     policy: str | None = None
     supersedes: str | None = None
     is_claimed_later: bool = False
+    settle_window_s: float | None = None
 
     @property
     def birth(self) -> State:

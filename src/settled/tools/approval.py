@@ -15,10 +15,11 @@ from settled.state.machine import Trigger
 from settled.state.model import Action, Plan, Reservation
 from settled.tools.effects import Steps, Stopped, ask, judge
 from settled.tools.messages import Code
+from settled.tools.outcome import MAX_REASON_CHARS, one_line
 from settled.tools.policy import BY_POLICY, Allow, Ask, Deny, PlannedAction, Remembering, Verdict
 from settled.tools.standing import WITHDRAWN, Answered, Call
 
-REPEATED = Ask("it is asked for once more, although it was done before")
+REPEATED = Ask("it is asked for once more, beside an earlier one")
 """A deliberate repeat is never silent, whatever the policy would allow."""
 
 
@@ -47,7 +48,8 @@ def judged(call: Call) -> Steps[Call]:
 def with_verdict(plan: Plan, verdict: Verdict, planned: PlannedAction) -> Plan:
     """Return the plan of an action as its policy wants it."""
     match verdict:
-        case Allow(reason=reason):
+        case Allow(reason=given):
+            reason = one_line(given, MAX_REASON_CHARS)
             return replace(plan, approver=f"{BY_POLICY}: {reason}" if reason else BY_POLICY, policy=reason)
         case Deny(reason=reason, is_forbidden=is_forbidden):
             code = Code.FORBIDDEN if is_forbidden else Code.DENIED

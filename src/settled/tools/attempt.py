@@ -63,7 +63,8 @@ def is_as_approved(contract: Contract, action: Action, values: Mapping[str, obje
     """Whether the arguments to carry out are those that a person has seen: the row's fingerprint is made of them.
     Somebody who gets past the database's guard could change the one and not the other.
     """
-    found = canonical.fingerprint_of(canonical.arguments_bytes(values, contract.annotations))
+    stored = {name: value for name, value in values.items() if name in action.arguments}  # not a default of a new one
+    found = canonical.fingerprint_of(canonical.arguments_bytes(stored, contract.annotations))
     return found == action.fingerprint
 
 

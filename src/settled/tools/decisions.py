@@ -5,6 +5,7 @@ ledger, and whoever carries the conversation on finds it there. The subtle thing
 the decision anybody may decide; so the statement decides, and who comes second is told what was decided first.
 """
 
+import json
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,10 @@ class Edit:
     arguments: Mapping[str, object] = field(repr=False)
     note: str | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.arguments, Mapping):
+            raise ContractError("Edit takes a mapping of arguments to their new values")
+
 
 Decision = Approve | Reject | Edit
 
@@ -76,7 +81,7 @@ class Decider:
     roles: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        if isinstance(self.roles, str):  # of which any part would be a role
+        if isinstance(self.roles, str) or not isinstance(self.roles, Sequence):  # of which any part would be a role
             raise InvalidArguments("roles", 'must be several names, as in ("supervisor",)')
         _check_name("by", self.by)
         for role in self.roles:
@@ -95,7 +100,13 @@ def _check_name(field: str, name: object) -> None:
 
 
 def _folded(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    """Return a name without what the eye does not tell apart: capitals, accents, blanks, signs that show nothing."""
+    seen = (c for c in unicodedata.normalize("NFKD", name).casefold() if c not in _FILLERS)
+    return " ".join("".join(c for c in seen if unicodedata.category(c) not in ("Mn", "Cf")).split())
+
+
+_FILLERS = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+"""Letters and signs that are blank by themselves."""
 
 
 def decide(
@@ -141,6 +152,8 @@ def edit(call: Call, action: Action, decision: Edit, who: Decider) -> Steps[Acti
         raise NotPermitted(f"the policy denies the edited action: {call.plan.denied[1]}")
     occurrence = yield from _free_occurrence(call, action)
     plan = replace(call.as_occurrence(occurrence), supersedes=action.id, decision=None, is_claimed_later=True)
+    if plan.asking is not None:
+        plan = replace(plan, asking=json.dumps({**json.loads(plan.asking), "editor": who.by}))
     reason, code = f"changed by {who.by}", str(Code.CHANGED_BY_PERSON)
     new = yield from ask(ledger.supersede(action, plan, editor=who.by, code=code, reason=reason, note=decision.note))
     if new is not None:
@@ -181,6 +194,8 @@ def check_permitted(asking: Mapping[str, Any] | None, requester: str | None, who
             raise NotPermitted("somebody other than the requester must decide, and the action does not say who that is")
         if who.is_named(requester):
             raise NotPermitted(f"{who.by} asked for it, and somebody else must decide")
+        if who.is_named(asking.get("editor")):
+            raise NotPermitted(f"{who.by} changed it, and somebody else must decide")
     named = [str(name) for name in asking.get("approvers", ())]
     if named and not any(who.is_named(name) or name in who.roles for name in named):
         raise NotPermitted(f"{who.by} may not decide: it takes {' or '.join(named)}")

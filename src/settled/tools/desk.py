@@ -6,7 +6,7 @@ and `retry` need the tool's contract, so give the desk the tools then.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -34,7 +34,7 @@ from settled.tools.effects import Steps, ask
 from settled.tools.injected import check_runs_alone
 from settled.tools.messages import language_of
 from settled.tools.perform import Options, check_policies, outcome, prepare, taken_up
-from settled.tools.policy import Policy
+from settled.tools.policy import Policy, asked_before
 from settled.tools.resolutions import Resolution, check_resolution, resolve
 from settled.tools.result import Outcome
 from settled.tools.runner import REAL, Runner, World
@@ -201,6 +201,7 @@ class Desk:
             action.tenant,
             requester=action.requester,
             correlation_id=action.correlation_id,
+            policies=self._policies,
             is_orphan=_is_unknown,
             wait_s=0.0,
         )
@@ -220,7 +221,7 @@ class Desk:
 
 def edited(contract: Contract, action: Action, decision: Edit, store: Ledger, policies: Mapping[str, Policy]) -> Call:
     """Return the call of an edited action: its stored arguments with those that the person gives; a secret that was
-    only shown hidden stays as it is.
+    only shown hidden stays as it is. Where no policy is at hand, the one that asked about it is taken to ask again.
     """
     given = {k: v for k, v in decision.arguments.items() if not (k in contract.secrets and v == HIDDEN)}
     roles: Any = (action.asking or {}).get("roles", ())
@@ -234,7 +235,10 @@ def edited(contract: Contract, action: Action, decision: Edit, store: Ledger, po
         policies=policies,
     )
     merged = {**restored(contract, action, store), **given, "repeat_of": action.repeat_of}
-    return prepare(contract, merged, options, store)
+    call = prepare(contract, merged, options, store)
+    if call.policies or action.asking is None:
+        return call
+    return replace(call, policies=(asked_before(action.asking),))
 
 
 def _is_unknown(action: Action) -> bool:

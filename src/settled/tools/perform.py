@@ -252,6 +252,7 @@ def _plan(contract: Contract, planned: PlannedAction, text: str, decision: bytes
         window_s=contract.window_s,
         lease_s=contract.lease_s,
         deadline_s=contract.deadline_s,
+        settle_window_s=contract.settle_window_s,
         is_claimed_later=bool(contract.budgets),
     )
 
@@ -386,9 +387,9 @@ def recalled(action: Action, language: str) -> Outcome:
 
 def _code_of(action: Action) -> Code:
     match action.state:
-        case State.PLANNED | State.APPROVED:
+        case State.PLANNED:
             return Code.WAITING_FOR_APPROVAL
-        case State.RUNNING:
+        case State.APPROVED | State.RUNNING:
             return Code.IN_PROGRESS
         case State.UNKNOWN:
             return Code.MANUAL_REVIEW if action.escalated_at else Code.UNKNOWN

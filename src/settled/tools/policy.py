@@ -150,6 +150,12 @@ def as_policy(given: Policy) -> Policy:
     return given
 
 
+def asked_before(asking: Mapping[str, Any]) -> Policy:
+    """Return the policy that asks as a frozen verdict did."""
+    ttl = timedelta(seconds=asking["ttl_s"])
+    return _Always(Ask(asking["reason"], asking["scope"], ttl, asking["approvers"], asking["four_eyes"]))
+
+
 @dataclass(frozen=True)
 class _Always:
     asking: Ask

@@ -174,12 +174,14 @@ def late(contract: Contract, action: Action, claim: Claim, outcome: AttemptOutco
 
 def _begun_or_met(call: Call) -> Steps[First]:
     """Plan the call until an action of it has begun, or one that binds it is met."""
-    occurrence, unseen, has_replaced = call.plan.occurrence, 0, False
-    for _ in range(RACES):
+    occurrence, unseen, has_replaced, races = call.plan.occurrence, 0, False, 0
+    while races < RACES:
+        races += 1
         met = yield from ask(ledger.plan(call.as_occurrence(occurrence)))
         if met is None:
-            # Once, a race; twice at one occurrence, a repeat has it which this call may not meet.
-            occurrence, unseen = (occurrence + 1, 0) if unseen else (occurrence, 1)
+            # Once, a race; twice at one occurrence, a repeat has it which this call may not meet. One step at a time:
+            # whoever takes the next one meanwhile is met there.
+            occurrence, unseen, races = (occurrence + 1, 0, 0) if unseen else (occurrence, 1, races)
             continue
         if _is_over(met):
             yield from expire(met.action)  # a request that nobody answered is over: this call is another one
@@ -207,9 +209,9 @@ def _is_over(met: Met) -> bool:
 
 
 def _check_repeat(call: Call, repeat_of: str) -> Steps[None]:
-    earlier = yield from ask(ledger.load(call.plan.tenant, repeat_of))
-    if earlier is None or earlier.tool != call.contract.name:
-        raise InvalidArguments("repeat_of", "names no earlier action of this tool")
+    query = ledger.same_intent(call.plan.tenant, repeat_of, call.plan.intent, call.plan.business_key)
+    if not (yield from ask(query)):
+        raise InvalidArguments("repeat_of", "names no earlier action of this tool for the same thing")
 
 
 def _follow(call: Call, first: First) -> Steps[Standing | Changed]:

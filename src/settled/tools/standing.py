@@ -334,4 +334,7 @@ def _taken(action: Action) -> Answered:
     """Another conversation's action holds the business key."""
     if action.state is State.SUCCEEDED:
         return Answered(Code.REJECTED, action, replayed=True, reason="it was done already")
+    if action.state in (State.PLANNED, State.APPROVED):
+        reason = "the same was asked for elsewhere, and waits for a decision there"
+        return Answered(Code.REJECTED, action, replayed=True, reason=reason)
     return Answered(Code.IN_PROGRESS, action, replayed=True, reason="it is being done already")

@@ -30,11 +30,11 @@ SELECT {columns}, clock.now FROM moved, clock
 moved AS (
     INSERT INTO settled.actions (tenant, id, thread_id, tool, contract_version, intent, occurrence, idempotency_key, fingerprint,
         business_key, arguments, summary, requester, correlation_id, trace_context, repeat_of, planned_at, window_until,
-        approver, state, trigger, fencing_token, attempt, owner, started_at, lease_until, deadline_at)
+        approver, state, trigger, fencing_token, attempt, owner, started_at, lease_until, deadline_at, settle_window)
     SELECT %(tenant)s, %(id)s, %(thread_id)s, %(tool)s, %(contract_version)s, %(intent)s, %(occurrence)s, %(idempotency_key)s,
         %(fingerprint)s, %(business_key)s, %(arguments)s, %(summary)s, %(requester)s, %(correlation_id)s, %(trace_context)s, %(repeat_of)s,
         now, now + %(window)s::interval, %(approver)s, %(state)s, %(trigger)s, %(token)s::integer, %(token)s::integer, %(owner)s,
-        CASE %(token)s::integer WHEN 1 THEN now END, now + %(lease)s::interval, now + %(deadline)s::interval
+        CASE %(token)s::integer WHEN 1 THEN now END, now + %(lease)s::interval, now + %(deadline)s::interval, %(settle_window)s::interval
     FROM clock WHERE %(decision)s::bytea IS NULL
         OR NOT EXISTS (SELECT FROM settled.decisions WHERE tenant = %(tenant)s AND decision = %(decision)s)
     ON CONFLICT DO NOTHING
@@ -103,11 +103,11 @@ WITH {clock}, {known}, {begun}, {decided}
 -- `gate` is the CTE that lets it in.
     INSERT INTO settled.actions (tenant, id, thread_id, tool, contract_version, intent, occurrence, idempotency_key, fingerprint,
         business_key, arguments, summary, requester, correlation_id, trace_context, repeat_of, planned_at, window_until,
-        approver, state, trigger, owner, asking, asked_until, supersedes, code, reason, settled_at)
+        approver, state, trigger, owner, asking, asked_until, supersedes, code, reason, settled_at, settle_window)
     SELECT %(tenant)s, %(id)s, %(thread_id)s, %(tool)s, %(contract_version)s, %(intent)s, %(occurrence)s, %(idempotency_key)s,
         %(fingerprint)s, %(business_key)s, %(arguments)s, %(summary)s, %(requester)s, %(correlation_id)s, %(trace_context)s, %(repeat_of)s,
         now, now + %(window)s::interval, %(approver)s, %(state)s, %(trigger)s, %(owner)s, %(asking)s, now + %(ask_ttl)s::interval,
-        %(supersedes)s, %(code)s, %(reason)s, CASE WHEN %(code)s::text IS NOT NULL THEN now END
+        %(supersedes)s, %(code)s, %(reason)s, CASE WHEN %(code)s::text IS NOT NULL THEN now END, %(settle_window)s::interval
     FROM clock, gate
 
 -- name: _issued
@@ -160,6 +160,10 @@ WHERE tenant = %(tenant)s AND decision = %(decision)s AND id = action_id
 UNION ALL
 (SELECT {columns}, settled.now() FROM settled.actions
     WHERE tenant = %(tenant)s AND intent = %(intent)s AND state NOT IN ('failed', 'cancelled') ORDER BY occurrence DESC LIMIT 1)
+
+-- name: same_intent
+-- Whether an action has this intent, or this business key.
+SELECT 1 FROM settled.actions WHERE tenant = %(tenant)s AND id = %(id)s AND (intent = %(intent)s OR business_key = %(business_key)s)
 
 -- name: supersede
 -- A person edits what waits for approval: it ends, and its edited form begins, with a verdict of its own.
@@ -257,9 +261,11 @@ issued AS ({issued}),
 {told} {answer}
 
 -- name: used
--- How much of a budget is taken within its window.
+-- How much of a budget is taken: within its window, or by what is not settled yet.
 SELECT coalesce(sum(amount), 0) FROM settled.reservations
-WHERE tenant = %(tenant)s AND budget = decode(%(budget)s, 'hex') AND at > settled.now() - %(window)s::interval
+    LEFT JOIN settled.actions ON NOT is_settled AND actions.tenant = reservations.tenant AND id = action_id
+WHERE reservations.tenant = %(tenant)s AND budget = decode(%(budget)s, 'hex')
+    AND (greatest(at, settled_at) > settled.now() - %(window)s::interval OR (NOT is_settled AND settled_at IS NULL))
 
 -- name: _approval_columns
 approvals.tenant, approvals.action_id, approvals.round, actions.thread_id, approvals.tool, 'sha256:' || encode(approvals.fingerprint, 'hex'),
@@ -347,7 +353,7 @@ WITH {clock}, moved AS (
 -- Nobody can tell what became of the attempt. By its owner, or by anybody once its lease has ended or its owner is known dead.
 WITH {clock}, moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'unknown', trigger = 'lose',
-        reason = %(reason)s, in_flight_until = started_at + %(settle_window)s, queries = 0, next_query_at = clock.now,
+        reason = %(reason)s, in_flight_until = started_at + coalesce(settle_window, %(settle_window)s), queries = 0, next_query_at = clock.now,
         owner = NULL, lease_until = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
         AND (owner = %(owner)s OR lease_until <= clock.now OR %(orphaned)s)

@@ -4,7 +4,8 @@ ALTER TABLE settled.actions
     ADD COLUMN asking        json,         -- the policy's verdict where a person is asked; frozen when the action is planned
     ADD COLUMN asked_until   timestamptz,  -- until when a person may decide
     ADD COLUMN supersedes    text,         -- the action that this one is the edited form of
-    ADD COLUMN superseded_by text;
+    ADD COLUMN superseded_by text,
+    ADD COLUMN settle_window interval;     -- how long an attempt may still take effect, as its contract said then
 
 -- The manual queue, oldest first. No success changes this column, so settling stays HOT.
 CREATE INDEX manual_queue ON settled.actions (escalated_at, tenant) WHERE escalated_at IS NOT NULL;
@@ -62,9 +63,11 @@ CREATE TABLE settled.reservations (
     tenant     text        NOT NULL,
     action_id  text        NOT NULL,
     amount     numeric     NOT NULL CHECK (amount >= 0),
+    is_settled boolean     NOT NULL DEFAULT false,  -- noted by the next claim of the budget; `at` is the settling then
     PRIMARY KEY (action_id, budget, tenant)
 );
 CREATE INDEX used_of_budget ON settled.reservations (budget, at, tenant);
+CREATE INDEX open_of_budget ON settled.reservations (budget, tenant) WHERE NOT is_settled;
 
 -- Whether each of the budgets ([{"budget": hex, "amount", "limit", "window_s"}], all of them or none) has room for its amount.
 -- Locks each budget until the end of the claim, always in the same order. VOLATILE, so that each sum is read by a snapshot that
@@ -83,8 +86,13 @@ BEGIN
         WHERE "limit" IS NOT NULL ORDER BY budget
     LOOP
         PERFORM pg_advisory_xact_lock(hashtextextended(encode(one.budget, 'hex') || of_tenant, 7369));
+        -- What is not settled counts however old it is: it may take effect this minute.
+        UPDATE settled.reservations AS taken SET is_settled = true, at = greatest(taken.at, actions.settled_at)
+        FROM settled.actions WHERE taken.budget = one.budget AND taken.tenant = of_tenant AND NOT taken.is_settled
+            AND actions.tenant = of_tenant AND actions.id = taken.action_id AND actions.settled_at IS NOT NULL;
         IF one.amount + coalesce((SELECT sum(amount) FROM settled.reservations AS taken WHERE taken.budget = one.budget
-                AND taken.tenant = of_tenant AND taken.at > since - one.window_s * interval '1 second'), 0) > one.most THEN
+                AND taken.tenant = of_tenant AND (taken.at > since - one.window_s * interval '1 second' OR NOT taken.is_settled)),
+                0) > one.most THEN
             RETURN false;
         END IF;
     END LOOP;
@@ -120,8 +128,8 @@ BEGIN
                 AND (NEW.business_key IS NOT DISTINCT FROM OLD.business_key
                     OR (NEW.business_key IS NULL AND NEW.state <> OLD.state))
                 AND (NEW.summary, NEW.contract_version) = (OLD.summary, OLD.contract_version)
-                AND (NEW.repeat_of, NEW.requester, NEW.correlation_id, NEW.supersedes, NEW.asking::text)
-                    IS NOT DISTINCT FROM (OLD.repeat_of, OLD.requester, OLD.correlation_id, OLD.supersedes, OLD.asking::text)
+                AND (NEW.repeat_of, NEW.requester, NEW.correlation_id, NEW.supersedes, NEW.settle_window, NEW.asking::text)
+                    IS NOT DISTINCT FROM (OLD.repeat_of, OLD.requester, OLD.correlation_id, OLD.supersedes, OLD.settle_window, OLD.asking::text)
                 AND (CASE WHEN NEW.version = OLD.version
                     THEN (NEW.state, NEW.trigger, NEW.fencing_token, NEW.attempt)
                         = (OLD.state, OLD.trigger, OLD.fencing_token, OLD.attempt)
