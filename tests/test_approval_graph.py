@@ -292,6 +292,19 @@ async def test_one_yes_and_one_no_are_both_answered_in_order(shop: Bank) -> None
     assert shop.remote.count() == 1
 
 
+async def test_answers_stand_in_the_order_of_the_calls(shop: Bank) -> None:
+    """Also where one waits longer than those after it."""
+    calls = [PAY, call("pay", "q", payee="ben", amount=5), MAIL, call("look", "l", payee="cas")]
+    await paused(shop, *calls, approval=over("amount", 50))
+    assert [m.tool_call_id for m in await shop.messages() if isinstance(m, ToolMessage)] == ["q", "l"]
+    for one in reversed(Desk(shop.ledger).approvals()):
+        await Desk(shop.ledger).adecide(one.action_id, Approve(), by="sam", fingerprint=one.fingerprint)
+        await shop.run(None)
+    await shop.ledger.aclose()
+    assert [m.tool_call_id for m in await shop.messages() if isinstance(m, ToolMessage)] == ["p", "q", "m", "l"]
+    assert kinds(await shop.messages()) == "HATTTTA"
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 async def test_the_desk_decides_some_of_it_in_any_order(shop: Bank, order: Sequence[int]) -> None:
     """What is decided goes on; the rest is asked for again, by a question that shows no more than the rest."""

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langgraph.types import StateSnapshot
 
 from acts import states
-from scripted import Bank, bank, call, calling, once
+from scripted import Bank, bank, call, calling, once, tools_that_ask
 from settled import (
     AlreadyDecided,
     Approve,
@@ -32,6 +33,10 @@ from settled import (
     over,
     permitted,
 )
+from settled.graph import turn
+from settled.graph.late import MAX_LATE
+from settled.graph.moves import Thread, Within
+from settled.tools.perform import recalled
 
 PAY = call("pay", "p", payee="ann", amount=100)
 MAIL = call("mail", "m", to="ben")
@@ -61,10 +66,32 @@ def first_turn(*calls: dict[str, Any]) -> Any:
 
 
 async def asked(shop: Bank, *calls: dict[str, Any], approval: Any = always, **options: Any) -> Reply:
-    shop.serve(first_turn(*calls), approval)
+    return await asked_as(shop, "batched", *calls, approval=approval, **options)
+
+
+async def asked_as(shop: Bank, mode: str, *calls: dict[str, Any], approval: Any, **options: Any) -> Reply:
+    """Ask in one of the two modes of `approvals=`."""
+    shop.serve(first_turn(*calls), approval, approvals=mode)
     reply = await shop.send("please", **options)
     assert not reply.is_finished
     return reply
+
+
+def watched(shop: Bank) -> list[str]:
+    """Return the names of the ledger's queries from here on, as they come."""
+    queries: list[str] = []
+    run, arun = shop.ledger.run, shop.ledger.arun
+
+    def seen(query: Any) -> Any:
+        queries.append(query.name)
+        return run(query)
+
+    async def aseen(query: Any) -> Any:
+        queries.append(query.name)
+        return await arun(query)
+
+    shop.ledger.run, shop.ledger.arun = seen, aseen  # type: ignore[method-assign]
+    return queries
 
 
 def answered_in_place(messages: Sequence[BaseMessage]) -> bool:
@@ -301,6 +328,74 @@ async def test_an_edit_after_the_turn_that_waits_itself_is_told_when_it_is_decid
     assert shop.remote.count() == 1
 
 
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+@pytest.mark.parametrize(
+    ("amounts", "outcome"), [([40], "in_progress"), ([90], "waiting_for_approval"), ([90, 80], "waiting_for_approval")]
+)
+async def test_an_edit_while_a_new_message_cuts_in_is_followed(
+    shop: Bank, monkeypatch: pytest.MonkeyPatch, mode: str, amounts: list[int], outcome: str
+) -> None:
+    """After the turn has found nothing decided, and before it answers the call: the answer is about what the request
+    has been changed into, and what becomes of that is told.
+    """
+    approval = over("amount", 50)
+    (one,) = (await asked_as(shop, mode, PAY, approval=approval)).approvals
+    desk = Desk(shop.ledger, tools=tools_that_ask(shop.remote, approval))
+
+    def closed(thread: Thread, state: StateSnapshot) -> Within[None]:
+        action_id, fingerprint = one["action_id"], one["fingerprint"]
+        for amount in amounts:
+            changed = desk.decide(action_id, Edit({"amount": amount}), by="sue", fingerprint=fingerprint)
+            action_id, fingerprint = changed.id, changed.fingerprint
+        yield from ()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(turn, "_closed", closed)
+        assert (await shop.send("and now?")).text == "understood"
+    (told,) = (message.artifact for message in await shop.messages() if isinstance(message, ToolMessage))
+    assert (told["code"], told["outcome"]) == ("changed_by_person", outcome)
+    assert told["supersedes"] == one["action_id"]
+    assert told["action_id"] == shop.ledger.actions()[0].id
+    assert told["differing"] == {"amount": [100.0, float(amounts[-1])]}
+    for open_ in desk.approvals(thread_id="t"):
+        desk.decide(open_.action_id, Approve(), by="sam", fingerprint=open_.fingerprint)
+    assert "R-1" in (await shop.resume()).text
+    assert await shop.codes() == ["changed_by_person"]
+    assert shop.remote.count() == 1
+    assert kinds(await shop.messages()) == "HATHAA"
+
+
+async def test_of_a_changed_action_no_more_is_known_than_that_another_goes_on(shop: Bank) -> None:
+    (one,) = (await asked(shop, PAY, approval=over("amount", 50))).approvals
+    new = await shop.decide(one["action_id"], Edit({"amount": 40}))
+    assert new.is_finished
+    old, changed = reversed(shop.ledger.actions())
+    told = recalled(old, "en")
+    assert (old.superseded_by, told.code, told.action_id) == (changed.id, "in_progress", changed.id)
+    assert "not known yet" in told.message
+
+
+async def test_the_oldest_of_many_open_requests_is_run_once_it_is_approved(shop: Bank) -> None:
+    """However many newer ones wait; one query looks at them all."""
+
+    def script(messages: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
+        said = str(messages[-1].content)
+        return calling(call("mail", said, to=said)) if said.startswith("to-") else AIMessage("done")
+
+    shop.serve(script, always)
+    for number in range(MAX_LATE + 1):
+        await shop.send(f"to-{number}")
+    await shop.send("and now?")
+    (first,) = (action for action in shop.ledger.actions() if action.arguments["to"] == "to-0")
+    await Desk(shop.ledger).adecide(first.id, Approve(), by="sue", fingerprint=first.fingerprint)
+    await shop.ledger.aclose()
+    queries = watched(shop)
+    assert "R-1" in (await shop.resume()).text
+    assert queries[:2] == ["load_all"] * 2, "at once, and again after what was cut short"
+    assert await shop.codes() == ["succeeded", *["waiting_for_approval"] * MAX_LATE]
+    assert shop.remote.count() == 1
+
+
 async def test_what_nobody_decides_after_the_turn_expires_late(shop: Bank) -> None:
     await asked(shop, PAY, approval=always(ttl=timedelta(seconds=1)))
     await shop.send("and now?")
@@ -390,18 +485,7 @@ async def test_what_a_finished_turn_said_costs_no_look_into_the_ledger(shop: Ban
     """A conversation without open answers asks the ledger nothing before a message."""
     shop.serve(first_turn(call("look", payee="ann")), always)
     await shop.send("please")
-    queries: list[str] = []
-    run, arun = shop.ledger.run, shop.ledger.arun
-
-    def watched(query: Any) -> Any:
-        queries.append(query.name)
-        return run(query)
-
-    async def awatched(query: Any) -> Any:
-        queries.append(query.name)
-        return await arun(query)
-
-    shop.ledger.run, shop.ledger.arun = watched, awatched  # type: ignore[method-assign]
+    queries = watched(shop)
     await shop.send("and now?")
     await shop.resume()
     assert queries == []

@@ -52,6 +52,7 @@ async def test_without_prepared_statements(door: Door, database_url: str) -> Non
 
 BY_ID = [
     "load",
+    "load_all",
     "succeed",
     "fail",
     "refuse",

@@ -48,10 +48,12 @@ def refusal(request: Request, field: str, rule: str) -> Answer:
     return Answer(code=str(facts.code), message=tell(facts, request["language"]), artifact=artifact(facts))
 
 
-def answer_from_ledger(request: Request, action: Action | None) -> Answer:
-    """Return the answer to a call that nobody goes on with: what the ledger has of it, or that nothing was begun."""
+def answer_from_ledger(request: Request, action: Action | None, instead_of: Action | None = None) -> Answer:
+    """Return the answer to a call that nobody goes on with: what the ledger has of it, or that nothing was begun.
+    `instead_of` is the action that it asked for, where a person has changed it.
+    """
     if action is not None:
-        return answer_of(recalled(action, request["language"]))
+        return answer_of(recalled(action, request["language"], instead_of))
     return plain_answer(request, Code.UNAVAILABLE)
 
 

@@ -8,6 +8,7 @@ so that nothing is told twice.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, TypedDict
 from uuid import uuid4
 
@@ -29,7 +30,10 @@ NOT_FINAL = frozenset({Code.WAITING_FOR_APPROVAL, Code.IN_PROGRESS, Code.UNKNOWN
 """The codes of answers that are true for a while."""
 
 MAX_LATE = 20
-"""At once, the newest: each is a look into the ledger before the user's message is accepted."""
+"""At once, the newest: each is carried to its end before the user's message is accepted."""
+
+MAX_OPEN = 1000
+"""Answers of a thread that are looked at, the newest: more than one conversation can have open."""
 
 LATE = "late-"
 """What the ids of the messages begin with that tell it."""
@@ -109,16 +113,19 @@ def belated(messages: Sequence[AnyMessage], handle: Handle, *, only_open: bool =
 
     With `only_open`, those alone that somebody has to carry on, such as one that was approved since.
     """
+    unsettled = _unsettled(messages)[-MAX_OPEN:]
+    if not unsettled:
+        return []
     spoken = handle.language or spoken_in(messages)
-    found: list[Belated] = []
-    for message, action_id, code in _unsettled(messages)[-MAX_LATE:]:
-        request = _request_of(message, messages, spoken)
-        action = None if request is None else (yield from ask(ledger.load(handle.tenant, action_id)))
-        if request is None or action is None or action.thread_id != handle.thread_id:
-            continue
-        if _has_moved(action, code, handle) and (action.is_open or not only_open):
-            found.append(Belated(request=request, code=code))
-    return found
+    actions = yield from ask(ledger.load_all(handle.tenant, [action_id for _, action_id, _ in unsettled]))
+    moved = {one.id: one for one in actions if one.thread_id == handle.thread_id and (one.is_open or not only_open)}
+    found = (
+        Belated(request=request, code=code)
+        for message, action_id, code in reversed(unsettled)
+        if action_id in moved and _has_moved(moved[action_id], code, handle)
+        if (request := _request_of(message, messages, spoken)) is not None
+    )
+    return list(islice(found, MAX_LATE))[::-1]
 
 
 def _unsettled(messages: Sequence[AnyMessage]) -> list[tuple[ToolMessage, str, str]]:
@@ -148,6 +155,8 @@ def _has_moved(action: Action, code: str, handle: Handle) -> bool:
             return True
         case State.RUNNING:
             return action.lease_is_over or handle.is_orphan(action)
+        case State.CANCELLED if action.superseded_by is not None:
+            return True
         case _:
             return str(recalled(action, "en").code) != code
 

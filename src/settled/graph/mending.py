@@ -4,13 +4,13 @@ Owns the finding of what is open at the end of a conversation or within it, and 
 has ended with already, what the ledger has, or that nothing was begun.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage, ToolMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import StateSnapshot
 
-from settled.graph.answers import answer_from_ledger, answer_id, spoken_in, tool_message, turn_of
+from settled.graph.answers import Answer, answer_from_ledger, answer_id, spoken_in, tool_message, turn_of
 from settled.graph.calls import Request, decision_of, requests_of
 from settled.graph.channel import Ticket
 from settled.graph.identity import correlation_of
@@ -65,16 +65,36 @@ def _recorded(thread: Thread, requests: Sequence[Request], state: StateSnapshot)
         told = [message for message in whole or () if isinstance(message, ToolMessage)]
         return {f"{requests[0]['message_id']}/{message.tool_call_id}": message for message in told}
     actions: list[Action] = yield Ask(operations.actions(handle.tenant, thread_id=handle.thread_id, most=MAX_ACTIONS))
-    by_call = {action.correlation_id: action for action in reversed(actions)} | _by_ticket(state, actions)
-    told_of = ((one, by_call.get(correlation_of(decision_of(one)))) for one in requests)
-    return {answer_id(one): tool_message(one, answer_from_ledger(one, action)) for one, action in told_of}
-
-
-def _by_ticket(state: StateSnapshot, actions: Sequence[Action]) -> dict[str | None, Action]:
-    """Return the actions that calls wait for, by the call: it need not be the one that has begun the action."""
     by_id = {action.id: action for action in actions}
+    by_call = _by_correlation(by_id) | _by_ticket(state, by_id)
+    told_of = ((one, by_call.get(correlation_of(decision_of(one)))) for one in requests)
+    return {answer_id(one): tool_message(one, _answer(one, action, by_id)) for one, action in told_of}
+
+
+Actions = Mapping[str, Action]
+
+
+def _answer(request: Request, asked_for: Action | None, by_id: Actions) -> Answer:
+    """Return the answer to a call, with what people have changed its action into."""
+    now = changed = asked_for
+    for _ in by_id:
+        if changed is None:
+            break
+        now, changed = changed, by_id.get(changed.superseded_by or "")
+    return answer_from_ledger(request, now, None if now is asked_for else asked_for)
+
+
+def _by_correlation(by_id: Actions) -> dict[str | None, Action]:
+    """Return the newest action that each call has begun; of one that a person has changed, the one it asked for."""
+    begun = [action for action in by_id.values() if action.supersedes not in by_id]
+    return {action.correlation_id: action for action in reversed(begun)}
+
+
+def _by_ticket(state: StateSnapshot, by_id: Actions) -> dict[str | None, Action]:
+    """Return the actions that calls wait for and have not begun themselves, by the call."""
     held = {correlation_of(decision_of(one["request"])): str(one["action_id"]) for one in tickets_of(state)}
-    return {call: by_id[name] for call, name in held.items() if name in by_id}
+    met = {call: by_id[name] for call, name in held.items() if name in by_id}
+    return {call: action for call, action in met.items() if action.correlation_id != call}
 
 
 def tickets_of(state: StateSnapshot) -> list[Ticket]:

@@ -454,6 +454,11 @@ def load(tenant: str, action_id: str) -> Query[Action | None]:
     return Query("load", {"tenant": tenant, "id": action_id}, _first)
 
 
+def load_all(tenant: str, ids: Sequence[str]) -> Query[list[Action]]:
+    """Read several actions, in no order; those that there are not are left out. The caller bounds how many."""
+    return Query("load_all", {"tenant": tenant, "ids": list(ids)}, _all)
+
+
 def recall(tenant: str, thread_id: str, correlation_id: str) -> Query[Action | None]:
     """Read the newest action of a thread with this correlation id that did something, or still may."""
     return Query("recall", {"tenant": tenant, "thread_id": thread_id, "correlation_id": correlation_id}, _first)

@@ -22,6 +22,7 @@ from settled.state.canonical import differing
 from settled.state.errors import LEDGER_IS_GONE, ContractError, InvalidArguments
 from settled.state.machine import State
 from settled.state.model import Action, Plan
+from settled.state.secrets import is_sealed
 from settled.state.store import Ledger
 from settled.tools import arguments as args
 from settled.tools import protocol
@@ -337,7 +338,7 @@ def outcome(call: Call, end: Answered | Waiting) -> Outcome:
         field=end.field,
         earlier_action_id=action.id if is_of_earlier else None,
         replayed=end.replayed,
-        **({"differing": end.differing} | _of_change(call)),
+        **({"differing": end.differing} | _of_call(call)),
     )
     return _told_of(action, facts, call.language, call.contract.messages)
 
@@ -347,14 +348,20 @@ def _waiting(call: Call, action: Action) -> Outcome:
     return _told_of(action, facts, call.language, call.contract.messages)
 
 
-def _of_change(call: Call) -> dict[str, Any]:
-    """Return what there is to tell of a person's change: which request it was, and what is different now."""
-    if (original := call.instead_of) is None:
+def _of_call(call: Call) -> dict[str, Any]:
+    """Return what there is to tell of a person's change of what a call asked for, if there was one."""
+    if call.instead_of is None:
         return {}
-    c = call.contract
+    return _of_change(call.instead_of, json_values(call.plan.arguments), call.contract.secrets)
+
+
+def _of_change(
+    original: Action, arguments: Mapping[str, object], secret: frozenset[str] = frozenset()
+) -> dict[str, Any]:
+    """Return what there is to tell of a person's change: which request it was, and what is different now."""
     old, new = (
-        {k: v for k, v in one.items() if k not in c.secrets}
-        for one in (original.arguments, json_values(call.plan.arguments))
+        {k: v for k, v in one.items() if k not in secret and not is_sealed(v)}
+        for one in (original.arguments, arguments)
     )
     return {"instead_of": original.summary, "supersedes": original.id, "differing": differing(old, new)}
 
@@ -378,14 +385,21 @@ def unrecorded(call: Call, *, invoked: bool) -> Outcome:
     return replace(told, state=State.UNKNOWN, idempotency_key=plan.idempotency_key)
 
 
-def recalled(action: Action, language: str) -> Outcome:
+def recalled(action: Action, language: str, instead_of: Action | None = None) -> Outcome:
     """Return what is known of an action whose own call can no longer be carried on: its tool was renamed or changed
-    since, or nobody goes on with it.
+    since, or nobody goes on with it. `instead_of` is the one that the call asked for, where a person has changed it.
+
+    Of an action that was changed itself, no more is known than that another one goes on in its place.
     """
-    return _told_of(action, _facts(_code_of(action), action, replayed=True), language, {})
+    more: dict[str, Any] = {} if instead_of is None else _of_change(instead_of, action.arguments)
+    if action.superseded_by is not None:
+        more |= {"action_id": action.superseded_by, "state": ""}
+    return _told_of(action, _facts(_code_of(action), action, replayed=True, **more), language, {})
 
 
 def _code_of(action: Action) -> Code:
+    if action.superseded_by is not None:
+        return Code.IN_PROGRESS
     match action.state:
         case State.PLANNED:
             return Code.WAITING_FOR_APPROVAL

@@ -226,10 +226,10 @@ def _follow(call: Call, first: First) -> Steps[Standing | Changed]:
             return Changed(call.take_up(replace(call, instead_of=asked_for), (yield from _successor(action))))
         case Compared(action=action):
             return (yield from _compare(call, action))
-        case Orphan(action=action):
-            return (yield from _take_over(call, action))
-        case InFlight(action=action):
-            return (yield from _wait(call, action))
+        case Orphan(action=action, same_decision=same_decision):
+            return (yield from _take_over(call, action, same_decision))
+        case InFlight(action=action, same_decision=same_decision):
+            return (yield from _wait(call, action, same_decision))
         case Granted() | Waiting() | Unsettled() | Answered():
             return first
         case Again() | Replaced():
@@ -280,7 +280,7 @@ def _compare(call: Call, action: Action) -> Steps[Standing | Changed]:
     return conflict(call, action)
 
 
-def _take_over(call: Call, action: Action) -> Steps[Standing | Changed]:
+def _take_over(call: Call, action: Action, same_decision: bool) -> Steps[Standing | Changed]:
     """The owner's time is up. That does not make the action free to run: it makes its outcome unknown."""
     claim = claim_of(action, call.plan.owner)
     window_s = call.contract.settle_window_s
@@ -288,10 +288,10 @@ def _take_over(call: Call, action: Action) -> Steps[Standing | Changed]:
     moved = yield from ask(query)
     if moved is not None:
         return Unsettled(moved, took_over=True)
-    return (yield from _meet(call, (yield from load(claim))))
+    return (yield from _meet(call, (yield from load(claim)), same_decision))
 
 
-def _wait(call: Call, action: Action) -> Steps[Standing | Changed]:
+def _wait(call: Call, action: Action, same_decision: bool) -> Steps[Standing | Changed]:
     """Wait a bounded time for the caller that has it in flight, and say so when that is over."""
     waited, pause = 0.0, FIRST_POLL_S
     while waited < call.wait_s:
@@ -299,7 +299,7 @@ def _wait(call: Call, action: Action) -> Steps[Standing | Changed]:
             break
         waited, pause = waited + pause, min(pause * 2, LAST_POLL_S)
         action = yield from load(claim_of(action, call.plan.owner))
-        first = _moved(call, action, same_decision=False)
+        first = _moved(call, action, same_decision)
         if not isinstance(first, InFlight):
             return (yield from _follow(call, first))
     code = Code.IN_PROGRESS if action.state is State.RUNNING else Code.UNKNOWN

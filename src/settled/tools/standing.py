@@ -111,16 +111,18 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """Another caller is running or reconciling it."""
+    """Another caller is running or reconciling it. `same_decision` as for Claimable."""
 
     action: Action
+    same_decision: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """It says running, but its owner's time is up."""
+    """It says running, but its owner's time is up. `same_decision` as for Claimable."""
 
     action: Action
+    same_decision: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +204,9 @@ def by_state(call: Call, action: Action, *, same_decision: bool) -> First:
         case State.APPROVED:
             return Claimable(action, same_decision)
         case State.RUNNING:
-            return _running(call, action)
+            return _running(call, action, same_decision)
         case State.UNKNOWN:
-            return _unknown(call, action)
+            return _unknown(call, action, same_decision)
         case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
             code = Code.SUCCEEDED if same_decision else Code.DUPLICATE
             return Answered(code, action, replayed=True)
@@ -221,20 +223,23 @@ def claim_of(action: Action, owner: str) -> Claim:
     return Claim(action.tenant, action.id, action.fencing_token, owner)
 
 
-def _running(call: Call, action: Action) -> First:
+def _running(call: Call, action: Action, same_decision: bool) -> First:
     if action.owner == call.plan.owner:
         return Granted(action, claim_of(action, call.plan.owner))
-    return Orphan(action) if action.lease_is_over or call.is_orphan(action) else InFlight(action)
+    is_orphan = action.lease_is_over or call.is_orphan(action)
+    return Orphan(action, same_decision) if is_orphan else InFlight(action, same_decision)
 
 
-def _unknown(call: Call, action: Action) -> First:
+def _unknown(call: Call, action: Action, same_decision: bool) -> First:
     if action.escalated_at is not None:
         if call.contract.query is not None:  # it may be able to tell by now, and asking changes nothing
             return Unsettled(action, took_over=True)
         return Answered(Code.MANUAL_REVIEW, action, replayed=True, reason=action.reason)
     due = action.next_query_at or action.now
     overdue = (action.now - due).total_seconds() > RECONCILER_GRACE_S
-    return Unsettled(action, took_over=True) if overdue or call.is_orphan(action) else InFlight(action)
+    if overdue or call.is_orphan(action):
+        return Unsettled(action, took_over=True)
+    return InFlight(action, same_decision)
 
 
 WITHDRAWN = "withdrawn"

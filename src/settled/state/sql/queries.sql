@@ -413,6 +413,10 @@ FROM settled.actions WHERE tenant = %(tenant)s AND id = %(id)s AND NOT EXISTS (
 -- One action, and the clock.
 SELECT {columns}, settled.now() FROM settled.actions WHERE tenant = %(tenant)s AND id = %(id)s
 
+-- name: load_all
+-- Several actions, and the clock.
+SELECT {columns}, settled.now() FROM settled.actions WHERE tenant = %(tenant)s AND id = ANY(%(ids)s::text[])
+
 -- name: recall
 -- The newest action of a thread with this correlation id that did something, or still may.
 SELECT {columns}, settled.now() FROM settled.actions
