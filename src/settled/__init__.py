@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from settled.graph.node import ActionNode
     from settled.graph.session import Session
     from settled.graph.turn import Reply
+    from settled.runtime.idempotency import IdempotencyMiddleware, claimed_request
     from settled.state.canonical import Incidental, Ordered, Precision, Secret
     from settled.state.errors import (
         AlreadyDecided,
+        ClaimLost,
         ContractError,
         DuplicateAction,
         IllegalTransition,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     from settled.tools.decisions import Approve, Edit, Reject
     from settled.tools.desk import Desk, ManualCase
     from settled.tools.effects import Absent, Found, Inconclusive
+    from settled.tools.endpoint import IdempotencyStore, StoredAnswer
+    from settled.tools.endpoint_http import EndpointRequest
     from settled.tools.mcp import actions_from_mcp, carry_key
     from settled.tools.messages import Code
     from settled.tools.outcome import Conflict, Ended, Forbidden, Invalid, Refused, Rejected, Succeeded, Unknown
@@ -60,11 +64,12 @@ _WHERE = {
     "settled.graph.node": ("ActionNode",),
     "settled.graph.session": ("Session",),
     "settled.graph.turn": ("Reply",),
+    "settled.runtime.idempotency": ("IdempotencyMiddleware", "claimed_request"),
     "settled.state.canonical": ("Incidental", "Ordered", "Precision", "Secret"),
     "settled.state.errors": (
-        "AlreadyDecided", "ContractError", "DuplicateAction", "IllegalTransition", "InvalidArguments", "LedgerFault",
-        "LedgerUnavailable", "NotFound", "NotPermitted", "NotYet", "SettledError", "ShownOtherwise", "ThreadBusy",
-        "Unguarded",
+        "AlreadyDecided", "ClaimLost", "ContractError", "DuplicateAction", "IllegalTransition", "InvalidArguments",
+        "LedgerFault", "LedgerUnavailable", "NotFound", "NotPermitted", "NotYet", "SettledError", "ShownOtherwise",
+        "ThreadBusy", "Unguarded",
     ),
     "settled.state.machine": ("State", "Trigger"),
     "settled.state.model": ("Action", "Approval", "Event"),
@@ -78,6 +83,8 @@ _WHERE = {
     "settled.tools.decisions": ("Approve", "Edit", "Reject"),
     "settled.tools.desk": ("Desk", "ManualCase"),
     "settled.tools.effects": ("Absent", "Found", "Inconclusive"),
+    "settled.tools.endpoint": ("IdempotencyStore", "StoredAnswer"),
+    "settled.tools.endpoint_http": ("EndpointRequest",),
     "settled.tools.mcp": ("actions_from_mcp", "carry_key"),
     "settled.tools.messages": ("Code",),
     "settled.tools.outcome": (
@@ -108,6 +115,7 @@ __all__ = [
     "AskAgain",
     "Backoff",
     "Budget",
+    "ClaimLost",
     "Code",
     "Conflict",
     "Contract",
@@ -119,10 +127,13 @@ __all__ = [
     "DuplicateAction",
     "Edit",
     "Ended",
+    "EndpointRequest",
     "Event",
     "Forbidden",
     "Found",
     "Happened",
+    "IdempotencyMiddleware",
+    "IdempotencyStore",
     "IllegalTransition",
     "Incidental",
     "Inconclusive",
@@ -151,6 +162,7 @@ __all__ = [
     "SettledError",
     "ShownOtherwise",
     "State",
+    "StoredAnswer",
     "Succeeded",
     "ThreadBusy",
     "Trigger",
@@ -165,6 +177,7 @@ __all__ = [
     "as_action",
     "build_agent",
     "carry_key",
+    "claimed_request",
     "current_action",
     "first_time",
     "http",

@@ -11,6 +11,7 @@
     ├── ShownOtherwise             look again: what was decided on is not what stands there
     ├── LedgerUnavailable          wait: Postgres cannot be reached
     ├── ThreadBusy                 wait: another session runs this thread
+    ├── ClaimLost                  undo your work: the idempotency key is not yours any more, and nothing was written
     ├── LedgerFault                page someone: Postgres refused a statement, and would again
     │   └── DuplicateAction        another action has this intent or business key already
     └── IllegalTransition          page someone: the machine forbids this step
@@ -77,6 +78,10 @@ class DuplicateAction(LedgerFault):
 
 class ThreadBusy(SettledError):
     """Another session holds this thread's lock."""
+
+
+class ClaimLost(SettledError):
+    """Somebody else has taken up this idempotency key since it was claimed; what came of it is his to say."""
 
 
 class IllegalTransition(SettledError):

@@ -60,6 +60,11 @@ class Action:
     now: datetime
 
     @property
+    def action_id(self) -> str:
+        """The id, by the name that an outcome, an approval and JSON have for it."""
+        return self.id
+
+    @property
     def is_open(self) -> bool:
         """Whether the action can still act (an open action never leaves its window)."""
         return self.state in OPEN

@@ -256,7 +256,9 @@ def action(
     function of it, `summary` a template over the arguments (`"refund of {amount} for {order}"`, or one per language),
     `messages` replaces what the model is told, by code. `approval` is a policy, or several, of which the first that
     does not allow decides (`settled.tools.policy`); `budgets` bound how often or how much. `args_schema` describes the
-    arguments, with its validators, instead of the function's signature.
+    arguments, with its validators, instead of the function's signature. `window` is how long an equal call of a
+    conversation is the same one (what is open never leaves it); `max_attempts` and `backoff` bound and space what is
+    refused; `name` and `description` are by default the function's own.
 
     Raises ContractError for a contradiction, NotYet for `compensate` and `emits` in this version.
     """

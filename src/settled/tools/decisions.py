@@ -198,7 +198,7 @@ def check_permitted(asking: Mapping[str, Any] | None, requester: str | None, who
             raise NotPermitted(f"{who.by} changed it, and somebody else must decide")
     named = [str(name) for name in asking.get("approvers", ())]
     if named and not any(who.is_named(name) or name in who.roles for name in named):
-        raise NotPermitted(f"{who.by} may not decide: it takes {' or '.join(named)}")
+        raise NotPermitted(f"{who.by} may not decide: it takes {' or '.join(named)}, by that name or with that role")
 
 
 def check_shown(fingerprint: object) -> None:

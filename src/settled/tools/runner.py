@@ -304,8 +304,8 @@ class Runner:
             return outcome_of_return(self.contract, body.result())
         if is_control_flow(error):
             raise error
-        if not isinstance(error, Ended | InvalidArguments):  # the model hears no more than a class name
-            _log.warning("the body of %s raised", self.contract.name, exc_info=error)
+        if not isinstance(error, Ended | InvalidArguments):
+            _report(self.contract.name, error)
         return outcome_of_raise(error, context)
 
     def _came_late(self, action: Action, claim: Claim, body: "Future[Any]", context: ActionContext) -> None:
@@ -403,6 +403,15 @@ async def _within(task: "asyncio.Future[Any]", timeout_s: float) -> None:
 def _unreadable(error: InvalidArguments) -> Unknown:
     """Return the end of an attempt that cannot be made here. It says nothing about the action: a person decides."""
     return Unknown(f"its stored arguments cannot be read here ({error})", cause=Unreadable)
+
+
+def _report(tool: str, error: BaseException) -> None:
+    """Tell the log what a body raised; the model hears no more than a class name. A broken connection is what the
+    ledger is for, and takes a line; anything else may be a fault of the body, and shows where.
+    """
+    is_connection = isinstance(error, OSError) or type(error).__module__.startswith(("httpx", "httpcore"))
+    said = "the body of %s raised %s: what became of it is not known yet"
+    _log.warning(said, tool, type(error).__name__, exc_info=None if is_connection else error)
 
 
 def _verdict(judging: AnyFuture) -> Verdict:

@@ -11,6 +11,7 @@ import uvicorn
 
 from settled.demo.service import app, faults, life, store
 from settled.demo.service.replies import Connection
+from settled.state.store import Ledger
 
 MAX_LIFE_S = 600.0
 """Longer than a person looks at a demo."""
@@ -37,9 +38,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 async def _serve(options: argparse.Namespace) -> None:
+    ledger = await asyncio.to_thread(Ledger.connect, options.database_url)
     database = store.open_database(options.database_url)
     await database.arun(store.create_tables())
-    application = app.application(database, faults.switches(options.faults))
+    application = app.application(database, ledger, faults.switches(options.faults))
     listener = _listener(options.port)
     config = uvicorn.Config(
         application, http=Connection, ws="none", lifespan="off", log_level="critical", timeout_graceful_shutdown=1
@@ -51,6 +53,8 @@ async def _serve(options: argparse.Namespace) -> None:
     await server.serve(sockets=[listener])
     ending.cancel()
     await database.aclose()
+    await ledger.aclose()
+    ledger.close()
 
 
 def _listener(port: int) -> socket.socket:

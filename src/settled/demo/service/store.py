@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -12,16 +11,6 @@ from settled.state.postgres import Database
 
 Json = dict[str, Any]
 Rows = Sequence[tuple[Any, ...]]
-
-
-@dataclass(frozen=True)
-class Known:
-    """What the service has under a key. `status` None: the first request is in flight."""
-
-    claimant: str
-    fingerprint: str
-    status: int | None
-    answer: Json | None
 
 
 def open_database(url: str) -> Database:
@@ -42,23 +31,8 @@ def create_tables() -> Query[None]:
     return Query("create_tables", {}, lambda _: None)
 
 
-def claim_key(key: str, claimant: str, fingerprint: str) -> Query[bool]:
-    """Claim a key; True when this request is the one that acts."""
-    return Query("claim_key", {"key": key, "claimant": claimant, "fingerprint": fingerprint}, bool)
-
-
-def load_key(key: str) -> Query[Known | None]:
-    """Read what is known under a key."""
-    return Query("load_key", {"key": key}, lambda rows: Known(*rows[0]) if rows else None)
-
-
-def store_answer(key: str, status: int, answer: Json) -> Query[None]:
-    """Keep the answer of a request that had no effect."""
-    return Query("store_answer", {"key": key, "status": status, "answer": json.dumps(answer)}, lambda _: None)
-
-
 def create_ticket(key: str, body: Mapping[str, object], *, dedupes: bool) -> Query[Json | None]:
-    """Create a ticket; None when an open one stands in the way."""
+    """Create a ticket; None when there is one of this key, or an open one stands in the way."""
     return Query("create_ticket", {**body, "key": key, "dedupes": dedupes}, _one)
 
 
@@ -75,9 +49,20 @@ def find_tickets(
     return Query("find_tickets", params, _all)
 
 
-def cancel_ticket(key: str, receipt: str) -> Query[Json | None]:
+def cancel_ticket(receipt: str) -> Query[Json | None]:
     """Cancel a ticket; None when there is none."""
-    return Query("cancel_ticket", {"key": key, "receipt": receipt}, _one)
+    return Query("cancel_ticket", {"receipt": receipt}, _one)
+
+
+def load_ticket(receipt: str) -> Query[Json | None]:
+    """Read one ticket."""
+    return Query("load_ticket", {"receipt": receipt}, _one)
+
+
+def ticket_of(key: str) -> Query[Json | None]:
+    """Read the first ticket that was made under a key."""
+    nothing = {"employee_id": None, "invoice_id": None, "lag": timedelta()}
+    return Query("find_tickets", {"key": key, **nothing}, _one)
 
 
 def count_tickets(employee_id: str) -> Query[int]:
@@ -86,9 +71,14 @@ def count_tickets(employee_id: str) -> Query[int]:
 
 
 def create_record(kind: str, prefix: str, key: str, body: Mapping[str, object], *, dedupes: bool) -> Query[Json | None]:
-    """Create a refund, coupon, shipment or notification."""
+    """Create a refund, coupon, shipment or notification; None when there is one of this key."""
     params = {"kind": kind, "prefix": prefix, "key": key, "body": json.dumps(body), "dedupes": dedupes}
     return Query("create_record", params, _one)
+
+
+def record_of(kind: str, key: str) -> Query[Json | None]:
+    """Read the first record of a kind that was made under a key."""
+    return Query("find_records", {"kind": kind, "key": key, "order_id": None, "lag": timedelta()}, _one)
 
 
 def find_records(kind: str, *, key: str | None, order_id: str | None, lag_s: float) -> Query[list[Json]]:

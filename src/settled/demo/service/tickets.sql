@@ -7,13 +7,6 @@ DO $do$ BEGIN
     IF to_regclass('tickets.records') IS NOT NULL THEN RETURN; END IF;
     CREATE SCHEMA IF NOT EXISTS tickets;
     CREATE SEQUENCE tickets.numbers START 55821;
-    CREATE TABLE tickets.keys (
-        key         text        PRIMARY KEY,
-        claimant    text        NOT NULL,
-        fingerprint text        NOT NULL,
-        claimed_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-        status      integer,
-        answer      json);
     CREATE TABLE tickets.tickets (
         receipt     text          PRIMARY KEY,
         key         text          NOT NULL,
@@ -46,29 +39,13 @@ json_build_object('receipt', receipt, 'employee_id', employee_id, 'invoice_id', 
 -- Anything else as the service shows it.
 jsonb_build_object('receipt', receipt, 'created_at', created_at) || body::jsonb
 
--- name: claim_key
--- Whoever inserts the key is the one who acts.
-INSERT INTO tickets.keys (key, claimant, fingerprint) VALUES (%(key)s, %(claimant)s, %(fingerprint)s)
-ON CONFLICT DO NOTHING RETURNING claimant
-
--- name: load_key
--- What is known under a key.
-SELECT claimant, fingerprint, status, answer FROM tickets.keys WHERE key = %(key)s
-
--- name: store_answer
--- Keep the answer of a request that had no effect.
-UPDATE tickets.keys SET status = %(status)s, answer = %(answer)s WHERE key = %(key)s AND status IS NULL RETURNING key
-
 -- name: create_ticket
--- The effect and the stored answer, in one commit; no row when there is an open ticket for this employee and invoice.
+-- The effect; no row when there is a ticket of this key, or an open one for this employee and invoice.
 WITH made AS (
     INSERT INTO tickets.tickets (receipt, key, dedupes, employee_id, invoice_id, amount, over_limit)
     VALUES ('R-' || nextval('tickets.numbers'), %(key)s, %(dedupes)s, %(employee_id)s, %(invoice_id)s, %(amount)s, %(over_limit)s)
-    ON CONFLICT DO NOTHING RETURNING *),
-answered AS (SELECT key, {ticket} AS answer FROM made),
-stored AS (
-    UPDATE tickets.keys SET status = 201, answer = answered.answer FROM answered WHERE keys.key = answered.key)
-SELECT answer FROM answered
+    ON CONFLICT DO NOTHING RETURNING *)
+SELECT {ticket} FROM made
 
 -- name: open_ticket
 -- The ticket that stands in the way of another.
@@ -83,25 +60,24 @@ ORDER BY created_at LIMIT 100
 
 -- name: cancel_ticket
 -- Cancel a ticket; a cancelled one stays cancelled, and no row means that there is none.
-WITH done AS (UPDATE tickets.tickets SET status = 'cancelled' WHERE receipt = %(receipt)s RETURNING *),
-answered AS (SELECT {ticket} AS answer FROM done),
-stored AS (UPDATE tickets.keys SET status = 200, answer = answered.answer FROM answered WHERE keys.key = %(key)s)
-SELECT answer FROM answered
+WITH done AS (UPDATE tickets.tickets SET status = 'cancelled' WHERE receipt = %(receipt)s RETURNING *)
+SELECT {ticket} FROM done
+
+-- name: load_ticket
+-- One ticket by its receipt.
+SELECT {ticket} FROM tickets.tickets WHERE receipt = %(receipt)s
 
 -- name: count_tickets
 -- The effects on one employee.
 SELECT count(*) FROM tickets.tickets WHERE employee_id = %(employee_id)s
 
 -- name: create_record
--- A refund, coupon, shipment or notification, and the stored answer, in one commit.
+-- A refund, coupon, shipment or notification; no row when there is one of this key.
 WITH made AS (
     INSERT INTO tickets.records (receipt, kind, key, dedupes, body)
     VALUES (%(prefix)s || nextval('tickets.numbers'), %(kind)s, %(key)s, %(dedupes)s, %(body)s)
-    ON CONFLICT DO NOTHING RETURNING *),
-answered AS (SELECT key, {record} AS answer FROM made),
-stored AS (
-    UPDATE tickets.keys SET status = 201, answer = answered.answer FROM answered WHERE keys.key = answered.key)
-SELECT answer FROM answered
+    ON CONFLICT DO NOTHING RETURNING *)
+SELECT {record} FROM made
 
 -- name: find_records
 -- Refunds, coupons, shipments or notifications by key, or by the order they belong to.
