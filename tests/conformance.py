@@ -110,9 +110,9 @@ class Scenario:
     and `receipts` (of those). `effects` is what the far side did, `sent` how often it was sent; `keys` how many keys it
     saw. `unordered`: which of two equal calls comes first is nobody's promise. `only`: in which mode it can be played.
 
-    What `build_agent` does otherwise: it ends a turn that only repeats itself, after so many answers
-    (`build_agent_tells`); it carries out what was approved after its turn, and tells it by itself, so that the next
-    call finds it done (`build_agent_told`).
+    What a session does otherwise, in whichever graph: it carries out what was approved after its turn, and tells it by
+    itself, so that the next call finds it done (`session_told`). What `build_agent` does otherwise: it ends a turn that
+    only repeats itself, after so many answers (`build_agent_tells`).
     """
 
     name: str
@@ -131,7 +131,7 @@ class Scenario:
     unordered: bool = False
     only: Literal["sync", "async"] | None = None
     build_agent_tells: int | None = None
-    build_agent_told: Sequence[str] | None = None
+    session_told: Sequence[str] | None = None
 
     @property
     def turns(self) -> list[Turn]:
@@ -260,7 +260,7 @@ PEOPLE = [
              receipts=(None, "RF-A1-1")),
     Scenario("approved after its turn", [ONE, Turn([], text="hello?"), Decided(Approve()), ONE],
              ["waiting_for_approval", "succeeded"], [ASKED], contract=ASKS,
-             build_agent_told=["waiting_for_approval", "duplicate"]),
+             session_told=["waiting_for_approval", "duplicate"]),
     Scenario("nobody has answered, and it is asked for again", [ONE, Passed(7200), ONE, Decided(Approve())],
              ["expired", "succeeded"], ["plan expire", ASKED], contract={"approval": always(ttl=HOUR)},
              receipts=(None, "RF-A1-1")),

@@ -106,7 +106,7 @@ async def arun_and_die(url: str, phase: str, point: int) -> None:
         await mortal.aresume()
 
 
-@pytest.mark.parametrize("door", ["sync", "async"])
+@pytest.mark.parametrize("door", ["sync", pytest.param("async", marks=pytest.mark.deep)])
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_kill_at_any_effect_leaves_the_approval_and_one_effect(database_url: str, phase: str, door: str) -> None:
     """Bound to INV-102 and 118.5 through all of it; what was approved before the kill is not asked about again."""

@@ -3,6 +3,7 @@
 """
 
 import asyncio
+import operator
 import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, TypedDict
@@ -14,7 +15,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
-from langgraph.prebuilt import tools_condition
+from langgraph.prebuilt import InjectedState, tools_condition
 from langgraph.types import Command, interrupt
 
 from acts import states
@@ -22,7 +23,9 @@ from scripted import Remote, ScriptedModel, call, calling
 from settled import (
     Approve,
     ContractError,
+    Desk,
     Edit,
+    Happened,
     Ledger,
     NotFound,
     Reject,
@@ -67,6 +70,7 @@ class House:
         self.plain_runs = 0
         self.tenant: str | None = None
         self.raises: list[Exception] = []
+        self.more_tools: list[Any] = []
 
     def serve(self, script: Any, approval: Any = None, *more: Any) -> None:
         declared: dict[str, Any] = {"risk": "non_idempotent_write", "identity": "all", "remote": "opaque"}
@@ -94,7 +98,7 @@ class House:
 
         self.model = ScriptedModel(script=script)
         build = {"middleware": self._with_middleware, "node": self._with_node}[self.kind]
-        self.agents = [build([pay, mail, note], saver, more) for saver in self.savers]
+        self.agents = [build([pay, mail, note, *self.more_tools], saver, more) for saver in self.savers]
 
     def _with_middleware(self, tools: list[Any], saver: Any, more: Sequence[Any]) -> Any:
         middleware = [*more, ActionMiddleware(ledger=self.ledger, tenant=self.tenant)]
@@ -122,6 +126,27 @@ class House:
 
     async def decide(self, action_id: str, decision: Decision) -> Any:
         return await asyncio.to_thread(self.session().decide, action_id, decision, by="sue")
+
+    async def run(self, mode: str, what: str, *args: Any, **options: Any) -> Any:
+        """Call a session by one of its two ways."""
+        if mode == "async":
+            return await getattr(self.asession(), f"a{what}")(*args, **options)
+        return await asyncio.to_thread(getattr(self.session(), what), *args, **options)
+
+    async def at_desk(self, asked: Any, decision: Decision) -> None:
+        """A person decides on a request, and nobody runs the thread."""
+        shown = {"by": "sue", "fingerprint": asked["fingerprint"]}
+        await asyncio.to_thread(Desk(self.ledger).decide, asked["action_id"], decision, **shown)
+
+    async def resolve(self, resolution: Any) -> None:
+        """A person says what became of the first action."""
+        first = self.ledger.actions(thread_id="t")[-1]
+        desk = Desk(self.ledger)
+        await asyncio.to_thread(desk.resolve, first.id, resolution, by="ops", fingerprint=first.fingerprint)
+
+    def is_at_rest(self) -> bool:
+        state = self.agents[0].get_state(self.session().config)
+        return state.tasks == () and state.next == ()
 
     def messages(self) -> list[BaseMessage]:
         messages: list[BaseMessage] = self.agents[0].get_state(self.session().config).values["messages"]
@@ -276,6 +301,139 @@ async def test_what_a_new_message_does_to_a_request_can_be_said(house: House, wh
     assert house.remote.count() == 0
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_what_is_approved_late_is_carried_out_and_told_in_its_place(house: House, mode: str) -> None:
+    house.serve(first_turn(PAY), always)
+    (one,) = (await house.run(mode, "send", "please")).approvals
+    await house.run(mode, "send", "and now?")
+    await house.at_desk(one, Approve())
+    reply = await house.run(mode, "send", "hello again", message_id="m3")
+    assert kinds(house.messages()) == "HATHAAHA"
+    assert kinds(reply.messages) == "AA"
+    assert "R-1" in reply.messages[0].text
+    assert reply.text == "understood"
+    assert house.codes() == ["succeeded"]
+    assert house.model._shown[-1][2].text.startswith(reply.messages[0].text)
+    assert all_answered(house.messages())
+    assert house.is_at_rest()
+    again = await house.run(mode, "send", "hello again", message_id="m3")
+    assert kinds(again.messages) == "A"
+    assert kinds(house.messages()) == "HATHAAHA"
+    assert house.remote.count() == 1
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_what_is_approved_late_is_told_once_on_resume(house: House, mode: str) -> None:
+    house.serve(first_turn(PAY, MAIL), always)
+    asked = (await house.run(mode, "send", "please")).approvals
+    await house.run(mode, "send", "and now?")
+    for one in asked:
+        await house.at_desk(one, Approve())
+    reply = await house.run(mode, "resume")
+    assert reply.is_finished
+    assert reply.text.count("R-") == 2
+    assert house.is_at_rest()
+    assert (await house.run(mode, "resume")).text == reply.text
+    assert kinds(house.messages()) == "HATTHAA"
+    assert house.codes() == ["succeeded", "succeeded"]
+    assert house.remote.count() == 2
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_what_a_person_found_out_late_is_told_once(house: House, mode: str) -> None:
+    house.serve(first_turn(PAY))
+
+    def lose() -> None:
+        raise RuntimeError("no reply")
+
+    house.during = lose
+    await house.run(mode, "send", "please")
+    assert house.codes() == ["manual_review"]
+    await house.resolve(Happened("RF-9"))
+    reply = await house.run(mode, "resume")
+    assert "RF-9" in reply.text
+    assert house.is_at_rest()
+    assert (await house.run(mode, "send", "and now?")).text == "understood"
+    assert kinds(house.messages()) == "HATAAHA"
+    assert house.codes() == ["succeeded"]
+    assert house.remote.count() == 1
+
+
+async def test_a_late_rejection_and_a_late_edit_are_told(house: House) -> None:
+    house.serve(first_turn(PAY, MAIL), always)
+    pay, mail = sorted((await house.send("please")).approvals, key=lambda one: str(one["name"]), reverse=True)
+    await house.send("and now?")
+    reply = await house.decide(mail["action_id"], Reject("no"))
+    assert house.codes() == ["waiting_for_approval", "denied"]
+    reply = await house.decide(pay["action_id"], Edit({"amount": 40}))
+    changed = house.ledger.actions(thread_id="t")[0]
+    await house.at_desk({"action_id": changed.id, "fingerprint": changed.fingerprint}, Approve())
+    reply = await house.run("sync", "resume")
+    assert "R-1" in reply.text
+    assert house.codes() == ["changed_by_person", "denied"]
+    assert all_answered(house.messages())
+    assert house.remote.count() == 1
+
+
+async def test_a_crash_after_it_was_carried_out_late_loses_no_word(house: House, monkeypatch: Any) -> None:
+    """The ledger has it: the next look tells it, and nothing runs twice."""
+    house.serve(first_turn(PAY), always)
+    (one,) = (await house.send("please")).approvals
+    await house.send("and now?")
+    await house.at_desk(one, Approve())
+    with monkeypatch.context() as patch:
+        patch.setattr("settled.graph.driving.Driver._update", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await house.run("sync", "resume")
+    assert house.codes() == ["waiting_for_approval"]
+    assert house.remote.count() == 1
+    assert "R-1" in (await house.run("sync", "resume")).text
+    assert house.codes() == ["succeeded"]
+    assert house.remote.count() == 1
+
+
+async def test_what_is_approved_while_another_request_is_open_is_carried_out_and_told_later(house: House) -> None:
+    def script(messages: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
+        told = isinstance(messages[-1], ToolMessage) or messages[-1].text == "and now?"
+        return AIMessage("understood") if told else calling(PAY if len(messages) == 1 else MAIL)
+
+    house.serve(script, always)
+    (pay,) = (await house.send("please")).approvals
+    await house.send("and now?")
+    (mail,) = (await house.send("a mail, too")).approvals
+    await house.at_desk(pay, Approve())
+    reply = await house.run("sync", "resume")
+    assert [one["action_id"] for one in reply.approvals] == [mail["action_id"]]
+    assert house.remote.count() == 1
+    done = await house.decide(mail["action_id"], Approve())
+    assert done.is_finished
+    assert house.codes() == ["succeeded", "succeeded"]
+    assert house.is_at_rest()
+    assert house.remote.count() == 2
+
+
+async def test_a_tool_that_takes_arguments_from_its_graph_is_left_and_told_when_it_is_done(house: House) -> None:
+    @action(risk="non_idempotent_write", identity="all", remote="opaque", approval=always)
+    def hand_over(to: str, seen: Annotated[dict[str, Any], InjectedState]) -> dict[str, Any]:
+        """Give it to somebody."""
+        return house.remote.act(current_action().idempotency_key, to=to)
+
+    house.more_tools = [hand_over]
+    house.serve(first_turn(call("hand_over", "h", to="cid"), call("hand_over", "i", to="dot"), PAY), always)
+    cid, dot, pay = sorted((await house.send("please")).approvals, key=lambda one: str(one["args"].get("to", "z")))
+    await house.send("and now?")
+    await house.at_desk(cid, Approve())
+    await house.at_desk(pay, Approve())
+    assert "R-1" in (await house.run("sync", "resume")).text
+    assert (await house.send("well?")).text == "understood"
+    assert house.codes() == ["waiting_for_approval", "waiting_for_approval", "succeeded"]
+    await house.at_desk(dot, Reject("no"))
+    assert (await house.run("sync", "resume")).is_finished
+    assert house.codes() == ["waiting_for_approval", "denied", "succeeded"]
+    assert kinds(house.messages()) == "HATTTHAAHAA"
+    assert house.remote.count() == 1
+
+
 async def test_a_plain_tool_that_fails_each_time_does_not_hold_the_thread(house: House) -> None:
     """The call beside it was made once; of the plain one nobody can say whether it took effect."""
     house.serve(first_turn(PAY, NOTE))
@@ -422,6 +580,52 @@ def test_the_channel_of_messages_has_the_name_that_its_host_gave_it(database_url
         assert kinds(agent.get_state(fresh.config).values["talk"]) == "HATA"
         assert one["action_id"] != two["action_id"]
         assert remote.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("reducer", "told"),
+    [(add_messages, True), (lambda old, new: add_messages(old, new)[-50:], True), (operator.add, False)],
+)
+def test_it_is_told_where_a_message_can_be_replaced_whichever_node_ends_the_turn(
+    database_url: str, reducer: Any, told: bool
+) -> None:
+    """Two nodes end it at once here, and one goes on where it is not alone; the thread is at rest all the same."""
+
+    class Talk(TypedDict):
+        messages: Annotated[list[AnyMessage], reducer]
+
+    remote = Remote(database_url)
+    with Ledger.connect(database_url) as ledger, open_checkpointer(ledger) as saver:
+
+        @action(risk="non_idempotent_write", identity="all", approval=always)
+        def mail(to: str) -> dict[str, Any]:
+            """Write to somebody."""
+            return remote.act(current_action().idempotency_key, to=to)
+
+        model = ScriptedModel(script=first_turn(MAIL))
+        graph = StateGraph(Talk)
+        graph.add_node("chat", lambda state: {"messages": [model.invoke(state["messages"])]})
+        graph.add_node("tools", ActionNode([mail], ledger=ledger))
+        graph.add_node("one", lambda state: {})
+        graph.add_node("two", lambda state: {})
+        graph.add_edge(START, "chat")
+        graph.add_conditional_edges(
+            "chat", lambda state: "tools" if tools_condition(state) == "tools" else ["one", "two"]
+        )
+        graph.add_edge("tools", "chat")
+        agent = graph.compile(checkpointer=saver)
+        session = Session(agent, ledger=ledger, thread_id="t")
+        (one,) = session.send("please").approvals
+        session.send("and now?")
+        Desk(ledger).decide(one["action_id"], Approve(), by="sue", fingerprint=one["fingerprint"])
+        reply = session.resume()
+        assert reply.is_finished
+        assert ("R-1" in reply.text) == told
+        state = agent.get_state(session.config)
+        assert (state.tasks, state.next) == ((), ())
+        assert kinds(state.values["messages"]) == ("HATHAA" if told else "HATHA")
+        assert remote.count() == told
+        assert session.send("and then?").text == "understood"
 
 
 def test_an_agent_within_somebodys_graph_is_run_by_a_session(database_url: str) -> None:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END
 from langgraph.types import Command, Send
 
 from settled.graph.agent import Agent
 from settled.graph.channel import gone
 from settled.graph.hosting import Host
 from settled.graph.identity import Handle
-from settled.graph.moves import WRITES, Carry, Catch, Effect, Fill, Forget, Fork, Go, Look, Thread
+from settled.graph.moves import WRITES, Carry, Catch, Effect, Fill, Forget, Fork, Go, Look, Rest, Tell, Thread
 from settled.graph.turn import Reply, Turn
 from settled.state.store import Ledger
 from settled.tools.effects import Ask
@@ -96,9 +97,9 @@ class Driver:
             case Go() | Catch():
                 given, config = self._given(effect)
                 return self.agent.invoke(given, config, **self.how)
-            case Carry(request=request):
+            case Carry(request=request) if not self.host.engine.needs_graph(request):
                 return self.host.engine.call(request, self.handle, self.config)
-            case Fill() | Forget() | Fork():
+            case Tell() | Rest() | Fill() | Forget() | Fork():
                 return self.agent.update_state(*self._update(effect))
             case Ask(query=query):
                 return self.ledger.run(query)
@@ -113,9 +114,9 @@ class Driver:
             case Go() | Catch():
                 given, config = self._given(effect)
                 return await self.agent.ainvoke(given, config, **self.how)
-            case Carry(request=request):
+            case Carry(request=request) if not self.host.engine.needs_graph(request):
                 return await self.host.engine.acall(request, self.handle, self.config)
-            case Fill() | Forget() | Fork():
+            case Tell() | Rest() | Fill() | Forget() | Fork():
                 return await self.agent.aupdate_state(*self._update(effect))
             case Ask(query=query):
                 return await self.ledger.arun(query)
@@ -138,7 +139,7 @@ class Driver:
             case Catch(calls=calls):
                 return Command(goto=Send("late", {"calls": list(calls)})), self.config
 
-    def _update(self, effect: Fill | Forget | Fork) -> tuple[RunnableConfig, Any, str | None]:
+    def _update(self, effect: Tell | Rest | Fill | Forget | Fork) -> tuple[RunnableConfig, Any, str | None]:
         """Return an update of the state: where, what, and by which node."""
         match effect:
             case Fill(messages=messages, tickets=tickets, node=node):
@@ -146,6 +147,10 @@ class Driver:
                 if self.host.shape.is_ours:
                     filled["waiting"] = [gone(ticket) for ticket in tickets]
                 return self.config, filled, node or self.host.shape.answers
+            case Tell(messages=messages, node=node):
+                return self.config, {self.host.shape.messages: list(messages)}, node
+            case Rest():
+                return self.config, None, END
             case Forget():
                 return self.config, None, COPY
             case Fork(at=at, values=values, as_node=as_node):

@@ -194,6 +194,11 @@ class Engine:
             flight.end()
         return _said(end)
 
+    def needs_graph(self, request: Request) -> bool:
+        """Whether the tool of a request takes arguments from the graph that calls it."""
+        contract = self.contracts.get(request["name"])
+        return contract is not None and bool(contract.injected)
+
     def runner(self) -> Runner:
         """Return what carries out steps that are no call: a person's decisions, about any of the tools. A policy that
         judges an edit gets the time of the slowest one.

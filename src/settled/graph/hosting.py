@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from types import MethodType
 
+from langchain_core.messages import AIMessage
+from langgraph.channels.base import BaseChannel
 from langgraph.graph.state import CompiledStateGraph
 
 from settled.graph.agent import DEFAULT_TENANT, Agent, engine_of, tenant_of
@@ -33,13 +35,15 @@ MAX_STEPS = 4
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a turn knows of its graph: the node in whose place answers are written, the channel of messages, and
-    whether it is one of `build_agent`, which keeps the tickets of what waits and has a node for what comes late.
+    """What a turn knows of its graph: the node in whose place answers are written, the channel of messages, whether it
+    is one of `build_agent`, which keeps the tickets of what waits and has a node for what comes late, and whether a
+    message takes the place of an older one of the same id, without which nothing that comes late can be told.
     """
 
     answers: str = "action"
     messages: str = "messages"
     is_ours: bool = True
+    replaces: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,8 @@ def host_of(agent: Agent) -> Host:
             door.learn(getattr(nodes[answers].runnable, "tools_by_name", {}).values())
         engine = door.engine if isinstance(door, Door) else door
         tenant = getattr(door, "_tenant", DEFAULT_TENANT)
-        shape = Shape(answers, getattr(door, "_messages_key", "messages"), is_ours=False)
+        messages = getattr(door, "_messages_key", "messages")
+        shape = Shape(answers, messages, is_ours=False, replaces=_replaces(agent, messages))
         return Host(
             _without_cache(agent, (answers, holder)), engine, shape, None if tenant == DEFAULT_TENANT else tenant
         )
@@ -71,6 +76,23 @@ def host_of(agent: Agent) -> Host:
         "a session runs an agent of build_agent, one of create_agent with an ActionMiddleware, or a graph with an "
         "ActionNode"
     )
+
+
+def _replaces(agent: Agent, messages: str) -> bool:
+    """Whether a channel does as `add_messages` does: tried on an empty one, since a host may have a reducer of its own
+    around it.
+    """
+    channel = agent.channels.get(messages)
+    if not isinstance(channel, BaseChannel):
+        return False
+    channel = channel.copy()
+    old, other, new = AIMessage("old", id="a"), AIMessage("other", id="b"), AIMessage("new", id="a")
+    try:
+        channel.update([[old, other]])
+        channel.update([[new]])
+        return [(one.id, one.content) for one in channel.get()] == [("a", "new"), ("b", "other")]
+    except Exception:  # noqa: BLE001 - a reducer that cannot take messages can be told nothing
+        return False
 
 
 def _is_ours(agent: Agent) -> bool:

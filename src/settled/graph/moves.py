@@ -48,9 +48,26 @@ class Catch:
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """Carry the action of a call on, without a word in the conversation. Answered by None."""
+    """Carry the action of a call on, without a word in the conversation. Answered by its Answer, or by None for a call
+    that has to be left: its tool takes arguments from a graph, and none is running.
+    """
 
     request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Write messages into an idle thread whose graph has no node for what comes late, in the place of the node that has
+    ended its turn; of `node`, where it is not clear which one that was.
+    """
+
+    messages: Sequence[BaseMessage]
+    node: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Leave a thread idle that was so before it was told something: nodes that this would let run do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +95,10 @@ class Fork:
     as_node: str | None
 
 
-Effect = Look | Go | Catch | Carry | Fill | Forget | Fork | effects.Effect
+Effect = Look | Go | Catch | Carry | Tell | Rest | Fill | Forget | Fork | effects.Effect
 """Of the protocol's own effects a turn has only `Ask`."""
 
-WRITES = Go | Catch | Carry | Fill | Forget | Fork
+WRITES = Go | Catch | Carry | Tell | Rest | Fill | Forget | Fork
 """What must not be done without the lock."""
 
 R = TypeVar("R")

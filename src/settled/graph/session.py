@@ -72,9 +72,10 @@ class Session:
         context: Any = None,
     ) -> None:
         """`agent` has a checkpointer, and is one of `build_agent`, one of LangChain's `create_agent` with an
-        `ActionMiddleware`, or a graph with an `ActionNode`; what comes late is told only by the first. `requester` is
-        the user on whose behalf actions run, and `roles` are what policies know of him. `tenant` is by default the
-        agent's own.
+        `ActionMiddleware`, or a graph with an `ActionNode`. What comes late is told in each; in a graph that is not of
+        `build_agent` only where its messages are kept as `add_messages` keeps them, and a tool that takes arguments
+        from its graph is not carried out late there. `requester` is the user on whose behalf actions run, and `roles`
+        are what policies know of him. `tenant` is by default the agent's own.
 
         `while_open` says what a new message does to an approval that is still open: "keep" it open and tell later what
         became of it; "reject" the message with ThreadBusy; or "withdraw" the request. `config` (callbacks, tags,

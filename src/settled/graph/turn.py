@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
-from langgraph.errors import GraphBubbleUp, GraphDrained
+from langgraph.errors import GraphBubbleUp, GraphDrained, InvalidUpdateError
 from langgraph.types import StateSnapshot
 
-from settled.graph.answers import turn_of
+from settled.graph.answers import Answer, answer_from_ledger, answer_id, turn_of
 from settled.graph.approvals import requests_in
 from settled.graph.approve import ids_of, waiting
-from settled.graph.late import Belated, belated, is_late
+from settled.graph.late import Belated, belated, is_late, told
 from settled.graph.mending import MAX_ACTIONS, given_up, mended, open_calls, tickets_of
-from settled.graph.moves import Carry, Catch, Effect, Forget, Fork, Go, Look, Thread, Within
+from settled.graph.moves import Carry, Catch, Effect, Forget, Fork, Go, Look, Rest, Tell, Thread, Within
 from settled.state import ledger as operations
 from settled.state.errors import (
     AlreadyDecided,
@@ -219,7 +219,7 @@ def _caught_up(
     a new message waiting. While the thread waits for a person nothing can be told in it: what was approved is carried
     out all the same, and told later.
     """
-    if not thread.shape.is_ours:
+    if not thread.shape.replaces:
         return state, ()
     messages = thread.messages_in(state)
     calls = yield from belated(messages, thread.handle, only_open=bool(state.tasks))
@@ -242,15 +242,54 @@ def _carried(thread: Thread, calls: Sequence[Belated], state: StateSnapshot) -> 
     """Carry calls of earlier turns on. One that a crash has cut short is finished first, or it would be told twice:
     LangGraph keeps what an idle thread was sent, and shows it to nobody.
     """
-    if state.tasks:
-        for call in calls:
-            yield Carry(call["request"])
+    if state.tasks or not thread.shape.is_ours:
+        messages = thread.messages_in(state)
+        carried = yield from _answered(thread, calls, messages)
+        if not state.tasks:
+            yield from _told(thread, carried)
         return
     yield Go()
     state = yield Look()
     calls = yield from belated(thread.messages_in(state), thread.handle)
     if calls:
         yield Catch(calls)
+
+
+def _answered(
+    thread: Thread, calls: Sequence[Belated], messages: Sequence[AnyMessage]
+) -> Within[list[tuple[Belated, Answer]]]:
+    """Carry calls on without a graph, and return the answers of those that have one."""
+    found = []
+    for call in calls:
+        answer: Answer | None = yield Carry(call["request"])
+        if answer is None:
+            answer = yield from _settled(thread, call, messages)
+        if answer is not None:
+            found.append((call, answer))
+    return found
+
+
+def _settled(thread: Thread, call: Belated, messages: Sequence[AnyMessage]) -> Within[Answer | None]:
+    """Return what the ledger has of a call that cannot be carried on here; None while it may still be carried out."""
+    old = _of_id(messages, answer_id(call["request"]))
+    record = old.artifact if isinstance(old, ToolMessage) else {}
+    actions = yield Ask(operations.load_all(thread.handle.tenant, [str(record.get("action_id"))]))
+    done = [one for one in actions if not one.is_open and one.superseded_by is None]
+    return answer_from_ledger(call["request"], done[0]) if done else None
+
+
+def _told(thread: Thread, carried: Sequence[tuple[Belated, Answer]]) -> Within[None]:
+    """Write into an idle thread of somebody's graph what became of calls; it is idle afterwards too."""
+    messages = told([call for call, _ in carried], [answer for _, answer in carried])["messages"]
+    if not messages:
+        return
+    try:
+        yield Tell(messages)
+    except InvalidUpdateError:  # several nodes have ended the turn at once
+        yield Tell(messages, thread.shape.answers)
+    state: StateSnapshot = yield Look()
+    if state.tasks:
+        yield Rest()
 
 
 def _is_idle(state: StateSnapshot) -> bool:
