@@ -171,9 +171,9 @@ def test_what_would_exceed_the_budget_is_not_filed_and_the_user_is_told(played: 
     ("name", "said"),
     [
         ("approval", "已办理完毕"),
-        ("approval-change", "金额 180.00”已办理完毕"),
-        ("approval-expired", "没有在期限内作出审批"),
-        ("budget", "已达到限额（已用 118.5，限额 150，这次还需要 64）"),
+        pytest.param("approval-change", "金额 180.00”已办理完毕", marks=pytest.mark.deep),
+        pytest.param("approval-expired", "没有在期限内作出审批", marks=pytest.mark.deep),
+        pytest.param("budget", "已达到限额（已用 118.5，限额 150，这次还需要 64）", marks=pytest.mark.deep),
     ],
 )
 def test_the_user_is_answered_in_his_language(played: Play, name: str, said: str) -> None:
