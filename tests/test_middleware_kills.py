@@ -96,7 +96,7 @@ def agent_at(shop: Bank, kind: str, *, asks: bool, point: int | None = None) -> 
     return agent_of(kind, shop, once(call("refund", "a", order="A1")), tools, world=world)
 
 
-@pytest.mark.parametrize("door", ["sync", "async"])
+@pytest.mark.parametrize("door", ["sync", pytest.param("async", marks=pytest.mark.deep)])
 @pytest.mark.parametrize("asks", [False, True], ids=["at once", "approved"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_kill_at_any_effect(database_url: str, kind: str, asks: bool, door: str) -> None:
