@@ -296,7 +296,10 @@ def test_nobody_decides_in_the_name_of_the_policy(ledger: Ledger) -> None:
     [
         (("--by", "Alice"), "Alice asked for it, and somebody else must decide"),
         (("--by", "eve"), "eve may not decide: it takes supervisor or bob, by that name or with that role"),
-        (("--by", "eve", "--role", "clerk"), "eve may not decide: it takes supervisor or bob, by that name or with that role"),
+        (
+            ("--by", "eve", "--role", "clerk"),
+            "eve may not decide: it takes supervisor or bob, by that name or with that role",
+        ),
     ],
 )
 def test_whoever_may_not_decide_is_told_before_anything_is_shown(
