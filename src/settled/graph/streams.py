@@ -14,12 +14,10 @@ from settled.state.errors import ContractError
 NOT_OVER = "the turn is not over: its reply is there when the stream has come to its end"
 
 
-class Stream:
-    """Iterate it for the chunks, as LangGraph makes them; `reply` is there afterwards."""
+class _Replying:
+    """What a stream has at its end."""
 
-    def __init__(self, chunks: Generator[Any, None, Reply]) -> None:
-        self._chunks = chunks
-        self._reply: Reply | None = None
+    _reply: Reply | None = None
 
     @property
     def reply(self) -> Reply:
@@ -27,6 +25,13 @@ class Stream:
         if self._reply is None:
             raise ContractError(NOT_OVER)
         return self._reply
+
+
+class Stream(_Replying):
+    """Iterate it for the chunks, as LangGraph makes them; `reply` is there afterwards."""
+
+    def __init__(self, chunks: Generator[Any, None, Reply]) -> None:
+        self._chunks = chunks
 
     def __iter__(self) -> Self:
         return self
@@ -51,19 +56,11 @@ class Stream:
         self.close()
 
 
-class AsyncStream:
+class AsyncStream(_Replying):
     """As `Stream`, in an event loop. Use it in an `async with`: a loop that is left early does not end it at once."""
 
     def __init__(self, chunks: AsyncGenerator[Any, None]) -> None:
         self._chunks = chunks
-        self._reply: Reply | None = None
-
-    @property
-    def reply(self) -> Reply:
-        """What the turn has added to the thread; ContractError before its end."""
-        if self._reply is None:
-            raise ContractError(NOT_OVER)
-        return self._reply
 
     def __aiter__(self) -> Self:
         return self

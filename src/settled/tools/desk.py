@@ -185,8 +185,7 @@ class Desk:
         self, action_id: str, resolution: Resolution, who: Decider, fingerprint: str, note: str | None
     ) -> Steps[Action]:
         said = check_resolution(resolution)
-        contracts = self._contracts
-        return resolve(self._tenant, action_id, said, who, fingerprint=fingerprint, note=note, contracts=contracts)
+        return resolve(self._tenant, action_id, said, who, fingerprint=fingerprint, note=note)
 
     def _retrying(self, contract: Contract, action_id: str, who: Decider, note: str | None) -> Steps[Outcome]:
         check_runs_alone(contract.name, contract.injected)
@@ -196,15 +195,7 @@ class Desk:
         if action.escalated_at is not None and contract.query is not None:
             held = claim_of(action, "")
             action = (yield from ask(operations.ask_again(held, actor=who.by, note=note))) or action
-        options = Options(
-            action.thread_id,
-            action.tenant,
-            requester=action.requester,
-            correlation_id=action.correlation_id,
-            policies=self._policies,
-            is_orphan=_is_unknown,
-            wait_s=0.0,
-        )
+        options = replace(_asked_by(action, self._policies), is_orphan=_is_unknown, wait_s=0.0)
         return outcome(*(yield from protocol.perform(taken_up(contract, action, self._ledger, options))))
 
     def _contract(self, action_id: str) -> Contract:
@@ -225,20 +216,23 @@ def edited(contract: Contract, action: Action, decision: Edit, store: Ledger, po
     """
     given = {k: v for k, v in decision.arguments.items() if not (k in contract.secrets and v == HIDDEN)}
     roles: Any = (action.asking or {}).get("roles", ())
-    options = Options(
-        action.thread_id,
-        action.tenant,
-        requester=action.requester,
-        correlation_id=action.correlation_id,
-        language=language_of(action.summary),
-        roles=tuple(roles),
-        policies=policies,
-    )
+    options = replace(_asked_by(action, policies), language=language_of(action.summary), roles=tuple(roles))
     merged = {**restored(contract, action, store), **given, "repeat_of": action.repeat_of}
     call = prepare(contract, merged, options, store)
     if call.policies or action.asking is None:
         return call
     return replace(call, policies=(asked_before(action.asking),))
+
+
+def _asked_by(action: Action, policies: Mapping[str, Policy]) -> Options:
+    """Return on whose behalf an action stands in the ledger."""
+    return Options(
+        action.thread_id,
+        action.tenant,
+        requester=action.requester,
+        correlation_id=action.correlation_id,
+        policies=policies,
+    )
 
 
 def _is_unknown(action: Action) -> bool:

@@ -92,19 +92,10 @@ def perform(
     Bad arguments, a refusal, an unknown outcome and a ledger that is away are answers, not exceptions. Raises
     ContractError for a tool without a contract.
     """
-    options = Options(
-        thread_id,
-        tenant,
-        decision,
-        requester,
-        correlation_id,
-        language or "en",
-        wait_s,
-        roles=roles,
-        policies=check_policies(policies),
-        random=random,
+    given = Options(
+        thread_id, tenant, decision, requester, correlation_id, language, wait_s, roles=roles, random=random
     )
-    visit = _begin(contract_of(tool), arguments, options, ledger, world)
+    visit = _begin(tool, arguments, given, policies, ledger, world)
     return visit if isinstance(visit, Outcome) else visit.runner.drive(_carried(visit))
 
 
@@ -128,19 +119,10 @@ async def aperform(
     """As `perform`, in an event loop. When it is cancelled, what is known is recorded before the cancellation goes
     on.
     """
-    options = Options(
-        thread_id,
-        tenant,
-        decision,
-        requester,
-        correlation_id,
-        language or "en",
-        wait_s,
-        roles=roles,
-        policies=check_policies(policies),
-        random=random,
+    given = Options(
+        thread_id, tenant, decision, requester, correlation_id, language, wait_s, roles=roles, random=random
     )
-    visit = _begin(contract_of(tool), arguments, options, ledger, world)
+    visit = _begin(tool, arguments, given, policies, ledger, world)
     return visit if isinstance(visit, Outcome) else await visit.runner.adrive(_carried(visit))
 
 
@@ -150,7 +132,16 @@ class _Visit:
     runner: Runner
 
 
-def _begin(contract: Contract, arguments: Arguments, options: Options, store: Ledger, world: World) -> _Visit | Outcome:
+def _begin(
+    tool: object,
+    arguments: Arguments,
+    given: Options,
+    policies: Mapping[str, Policy] | None,
+    store: Ledger,
+    world: World,
+) -> _Visit | Outcome:
+    contract = contract_of(tool)
+    options = replace(given, language=given.language or "en", policies=check_policies(policies))
     check_runs_alone(contract.name, contract.injected)
     try:
         return _Visit(prepare(contract, arguments, options, store), Runner(contract, store, world))

@@ -4,16 +4,13 @@ A resolution is the word of a person, written down as the evidence; it settles t
 about. The subtle thing: "it did not happen" proves nothing while the request may still take effect.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import assert_never
 
 from settled.state import ledger
 from settled.state.errors import AlreadyDecided, ContractError, InvalidArguments
 from settled.state.machine import State
 from settled.state.model import Action, Claim
-from settled.tools.contract import Contract
 from settled.tools.decisions import Decider, check_shown, instant, seen
 from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
@@ -21,9 +18,7 @@ from settled.tools.standing import ORPHANED, claim_of
 from settled.tools.storable import storable
 
 UNKNOWN_SETTLE_WINDOW_S = 15.0
-"""Where the tool, whose contract says it, is not at hand: as long as a contract says by default."""
-
-_NO_TOOLS: Mapping[str, Contract] = MappingProxyType({})
+"""For a row that was planned before rows said it themselves: as long as a contract says by default."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +50,14 @@ def resolve(
     *,
     fingerprint: str,
     note: str | None = None,
-    contracts: Mapping[str, Contract] = _NO_TOOLS,
 ) -> Steps[Action]:
     """Settle an action whose outcome nobody else can tell, by a person's word; or send it back to be asked about.
 
     Raises NotFound, ShownOtherwise, AlreadyDecided where its outcome is known, InvalidArguments for "it did not happen"
-    while it may still take effect. What a person has said already may be said again. Of the `contracts` at hand, the
-    tool's own says how long that is.
+    while it may still take effect. What a person has said already may be said again.
     """
     check_shown(fingerprint)
-    action = yield from _unknown(tenant, action_id, fingerprint, contracts)
+    action = yield from _unknown(tenant, action_id, fingerprint)
     if action.state is not State.UNKNOWN:
         return _said_before(action, resolution)
     moved = yield from ask(_resolving(action, resolution, who, note))
@@ -88,13 +81,11 @@ def _said_before(action: Action, resolution: Resolution) -> Action:
             raise AlreadyDecided(_outcome_known(action))
 
 
-def _unknown(tenant: str, action_id: str, fingerprint: str, contracts: Mapping[str, Contract]) -> Steps[Action]:
+def _unknown(tenant: str, action_id: str, fingerprint: str) -> Steps[Action]:
     """Read an action of which a person says what became of it; one whose owner's time is up becomes unknown now."""
     action = yield from seen(tenant, action_id, fingerprint)
     if action.state is State.RUNNING and action.lease_is_over:
-        contract = contracts.get(action.tool)
-        window_s = UNKNOWN_SETTLE_WINDOW_S if contract is None else contract.settle_window_s
-        query = ledger.lose(_held(action), reason=ORPHANED, settle_window_s=window_s)
+        query = ledger.lose(_held(action), reason=ORPHANED, settle_window_s=UNKNOWN_SETTLE_WINDOW_S)
         action = (yield from ask(query)) or (yield from seen(tenant, action_id, fingerprint))
     return action
 
