@@ -5,10 +5,10 @@ chunk to the last: whoever stops in between closes the stream, or leaves its `wi
 """
 
 from collections.abc import AsyncGenerator, Generator
-from types import TracebackType
 from typing import Any, Self
 
 from settled.graph.turn import Reply
+from settled.state.closing import AsyncClosing, Closing
 from settled.state.errors import ContractError
 
 NOT_OVER = "the turn is not over: its reply is there when the stream has come to its end"
@@ -27,7 +27,7 @@ class _Replying:
         return self._reply
 
 
-class Stream(_Replying):
+class Stream(_Replying, Closing):
     """Iterate it for the chunks, as LangGraph makes them; `reply` is there afterwards."""
 
     def __init__(self, chunks: Generator[Any, None, Reply]) -> None:
@@ -47,16 +47,8 @@ class Stream(_Replying):
         """Stop listening: calls that are under way end and are recorded, and a later session continues the thread."""
         self._chunks.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class AsyncStream(_Replying):
+class AsyncStream(_Replying, AsyncClosing):
     """As `Stream`, in an event loop. Use it in an `async with`: a loop that is left early does not end it at once."""
 
     def __init__(self, chunks: AsyncGenerator[Any, None]) -> None:
@@ -76,11 +68,3 @@ class AsyncStream(_Replying):
     async def aclose(self) -> None:
         """Stop listening: calls that are under way are cancelled, which leaves them unknown or not sent."""
         await self._chunks.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()

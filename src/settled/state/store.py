@@ -11,6 +11,7 @@ from typing import Self
 
 from settled.state import embedded
 from settled.state import ledger as operations
+from settled.state.closing import AsyncClosing, Closing
 from settled.state.errors import NotFound
 from settled.state.locks import LockConnections, ThreadLock
 from settled.state.migrations import migrate
@@ -20,7 +21,7 @@ from settled.state.reach import reach
 from settled.state.secrets import Vault
 
 
-class Ledger(Database):
+class Ledger(Database, Closing, AsyncClosing):
     """The ledger in one Postgres database. Open it with `Ledger.connect`; close it, or use it in a `with`."""
 
     vault: Vault
@@ -85,17 +86,6 @@ class Ledger(Database):
         """Close the connections. The async pool of a loop is closed by `aclose` in that loop."""
         self._locks.close()
         super().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

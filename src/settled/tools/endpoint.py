@@ -14,10 +14,10 @@ import secrets
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
-from typing import Any, Self, TypeAlias, TypeVar, assert_never
+from typing import Any, TypeAlias, TypeVar, assert_never
 
 from settled.state import endpoint
+from settled.state.closing import AsyncClosing, Closing
 from settled.state.endpoint import Held, Record
 from settled.state.errors import ClaimLost, ContractError, InvalidArguments
 from settled.state.ledger import Query, digest_of
@@ -229,7 +229,7 @@ def _ask(query: Query[T]) -> Steps[T]:
     return answer
 
 
-class IdempotencyStore:
+class IdempotencyStore(Closing, AsyncClosing):
     """What an endpoint has under the idempotency keys of its callers.
 
     `claim` a key with the fingerprint of its request; whoever gets `Claimed` acts, and then says how it ended:
@@ -358,22 +358,6 @@ class IdempotencyStore:
         if self._own is not None:
             await self._own.aclose()
             self._own.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def _opened(self) -> Ledger:
         assert self._own is not None
