@@ -40,6 +40,7 @@ from settled import (
 )
 from settled.graph.middleware import ActionMiddleware
 from settled.graph.node import ActionNode
+from settled.tools.contract import ActionTool
 from settled.tools.decisions import Decision
 
 
@@ -549,18 +550,24 @@ def test_a_graph_without_a_door_is_refused(database_url: str) -> None:
             Session(graph.compile(checkpointer=saver), ledger=ledger, thread_id="t")
 
 
+def mail_of(remote: Remote) -> ActionTool:
+    """A tool that asks a person each time."""
+
+    @action(risk="non_idempotent_write", identity="all", approval=always)
+    def mail(to: str) -> dict[str, Any]:
+        """Write to somebody."""
+        return remote.act(current_action().idempotency_key, to=to)
+
+    return mail
+
+
 def test_the_channel_of_messages_has_the_name_that_its_host_gave_it(database_url: str) -> None:
     class Talk(TypedDict):
         talk: Annotated[list[AnyMessage], add_messages]
 
     remote = Remote(database_url)
     with Ledger.connect(database_url) as ledger, open_checkpointer(ledger) as saver:
-
-        @action(risk="non_idempotent_write", identity="all", approval=always)
-        def mail(to: str) -> dict[str, Any]:
-            """Write to somebody."""
-            return remote.act(current_action().idempotency_key, to=to)
-
+        mail = mail_of(remote)
         model = ScriptedModel(script=first_turn(MAIL))
         graph = StateGraph(Talk)
         graph.add_node("chat", lambda state: {"talk": [model.invoke(state["talk"])]})
@@ -596,12 +603,7 @@ def test_it_is_told_where_a_message_can_be_replaced_whichever_node_ends_the_turn
 
     remote = Remote(database_url)
     with Ledger.connect(database_url) as ledger, open_checkpointer(ledger) as saver:
-
-        @action(risk="non_idempotent_write", identity="all", approval=always)
-        def mail(to: str) -> dict[str, Any]:
-            """Write to somebody."""
-            return remote.act(current_action().idempotency_key, to=to)
-
+        mail = mail_of(remote)
         model = ScriptedModel(script=first_turn(MAIL))
         graph = StateGraph(Talk)
         graph.add_node("chat", lambda state: {"messages": [model.invoke(state["messages"])]})
@@ -632,12 +634,7 @@ def test_an_agent_within_somebodys_graph_is_run_by_a_session(database_url: str) 
     """The question surfaces at the root, and is decided there."""
     remote = Remote(database_url)
     with Ledger.connect(database_url) as ledger, open_checkpointer(ledger) as saver:
-
-        @action(risk="non_idempotent_write", identity="all", approval=always)
-        def mail(to: str) -> dict[str, Any]:
-            """Write to somebody."""
-            return remote.act(current_action().idempotency_key, to=to)
-
+        mail = mail_of(remote)
         inner = build_agent(ScriptedModel(script=first_turn(MAIL)), [mail], ledger=ledger)
         graph = StateGraph(Chat)
         graph.add_node("helper", inner)
