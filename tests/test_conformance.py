@@ -19,7 +19,7 @@ from settled import State
 from settled.graph.engine import is_alive
 from settled.tools.effects import Ask, Effect
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("conformance")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 BUILT = ("build_agent", *ASKING_DOORS)
 CROSSING = replace(EQUAL, name="two equal calls that cross")

@@ -12,9 +12,6 @@ from settled import Allow, Ask, PlannedAction
 from settled.demo.scenarios import SCENARIOS
 from settled.demo.tools import over_the_limit, reimbursement_tools
 
-pytestmark = pytest.mark.xdist_group("demo approvals")
-"""What is started once for the module is started by one worker only."""
-
 NAMES = [name for name, one in SCENARIOS.items() if one.approval_ttl_s is not None or one.daily_limit is not None]
 APPROVAL_KEYS = {
     *("action_id", "round", "fingerprint", "summary", "scope", "reason", "requester", "approvers", "issued_at"),

@@ -18,9 +18,6 @@ from demos import COMMAND, KEYS, Play, about_writes, demo
 from settled.demo.scenarios import SCENARIOS
 from settled.runtime.cli import app
 
-pytestmark = pytest.mark.xdist_group("demo scenarios")
-"""What is started once for the module is started by one worker only."""
-
 PLAYED_ALONE = [name for name, one in SCENARIOS.items() if one.approval_ttl_s is None and one.daily_limit is None]
 
 

@@ -17,9 +17,6 @@ import servers
 from endpoint_shop import Shop, running
 from settled.tools.outcome import Conflict, Forbidden, Invalid, Refused, Succeeded, Unknown, from_status
 
-pytestmark = pytest.mark.xdist_group("endpoint")
-"""What is started once for the module is started by one worker only."""
-
 
 @pytest.fixture(scope="module", params=["starlette", pytest.param("fastapi", marks=pytest.mark.deep)])
 def process(server_url: str, migrated_template: str, request: pytest.FixtureRequest) -> Iterator[Shop]:

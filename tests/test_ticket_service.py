@@ -18,9 +18,6 @@ from settled.demo.processes import Service
 from settled.demo.service import store
 from settled.demo.service.faults import Kind, fault, switches
 
-pytestmark = pytest.mark.xdist_group("ticket service")
-"""What is started once for the module is started by one worker only."""
-
 
 class Client:
     """The service, and its database behind its back."""
