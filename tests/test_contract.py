@@ -22,8 +22,9 @@ from settled import (
     ContractError,
     ContractWarning,
     Incidental,
+    InvalidArguments,
     Ledger,
-    NotYet,
+    Message,
     Unguarded,
     action,
     always,
@@ -108,6 +109,13 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "one budget": ({"budgets": Budget(5)}, r"budgets must be a sequence of Budget\(\.\.\.\)"),
     "a read with an approval": ({"risk": "read", "identity": None, "approval": always}, "no approval and no budget"),
     "a read with a budget": ({"risk": "read", "identity": None, "budgets": [Budget(5)]}, "no approval and no budget"),
+    "undone by a plain function": ({"compensate": query}, "compensate= takes a tool that was declared with @action"),
+    "undone by a word": ({"compensate": "cancel"}, "compensate= takes a tool that was declared with @action"),
+    "messages before there is anything to tell": ({"emits": Message("paid")}, "emits must be a function"),
+    "a read that emits": (
+        {"risk": "read", "identity": None, "emits": query},
+        "nothing to compensate and nothing to em",
+    ),
     "unknown risk": ({"risk": "dangerous"}, "read, idempotent_write, non_idempotent_write"),
     "unknown remote": ({"remote": "eventual"}, "dedupes, queryable, opaque"),
 }
@@ -120,11 +128,11 @@ def test_a_contradiction_is_refused_with_its_remedy(contract: dict[str, Any], se
         declared(**contract)
 
 
-@pytest.mark.parametrize("parameter", ["compensate", "emits"])
-def test_what_is_not_built_says_so(parameter: str) -> None:
-    """Declared ahead of what this version carries out: refused, not ignored."""
-    with pytest.raises(NotYet, match=f"{parameter}="):
-        declared(**{parameter: lambda *_: None})
+@pytest.mark.parametrize("topic", ["", " ", "a\nb", "x" * 201, 7])
+def test_a_topic_is_a_name(topic: Any) -> None:
+    """Sinks are chosen by it, and people read it in a table."""
+    with pytest.raises(InvalidArguments, match="topic: must be a name"):
+        Message(topic)
 
 
 @pytest.mark.parametrize("backoff", [{"first": -1}, {"first": 9, "cap": 1}, {"jitter": float("nan")}])

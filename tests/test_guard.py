@@ -37,7 +37,8 @@ UPDATE settled.actions SET version = version + 1, previous = state, state = %(to
     fencing_token = fencing_token + (%(trigger)s IN ('claim', 'release'))::integer, attempt = greatest(attempt, 1),
     approver = 'someone', owner = 'someone', started_at = now(), lease_until = now(), deadline_at = now(),
     in_flight_until = now(), reason = 'because', code = 'rejected', may_change = false, result = '{}',
-    evidence = 'reply', settled_at = CASE WHEN %(open)s THEN NULL ELSE now() END
+    evidence = 'reply', compensated_by = CASE WHEN %(trigger)s = 'compensate' THEN 'act-undo' ELSE compensated_by END,
+    settled_at = CASE WHEN %(open)s THEN NULL ELSE now() END
 WHERE id = %(id)s"""
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         LedgerUnavailable,
         NotFound,
         NotPermitted,
-        NotYet,
         SettledError,
         ShownOtherwise,
         ThreadBusy,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from settled.state.model import Action, Approval, Event
     from settled.state.store import Ledger
     from settled.tools import http
+    from settled.tools.after import Compensation, Done, Message
     from settled.tools.arguments import LEFT_OUT
     from settled.tools.backoff import Backoff
     from settled.tools.budget import Budget
@@ -68,13 +68,14 @@ _WHERE = {
     "settled.state.canonical": ("Incidental", "Ordered", "Precision", "Secret"),
     "settled.state.errors": (
         "AlreadyDecided", "ClaimLost", "ContractError", "DuplicateAction", "IllegalTransition", "InvalidArguments",
-        "LedgerFault", "LedgerUnavailable", "NotFound", "NotPermitted", "NotYet", "SettledError", "ShownOtherwise",
+        "LedgerFault", "LedgerUnavailable", "NotFound", "NotPermitted", "SettledError", "ShownOtherwise",
         "ThreadBusy", "Unguarded",
     ),
     "settled.state.machine": ("State", "Trigger"),
     "settled.state.model": ("Action", "Approval", "Event"),
     "settled.state.store": ("Ledger",),
     "settled.tools": ("http",),
+    "settled.tools.after": ("Compensation", "Done", "Message"),
     "settled.tools.arguments": ("LEFT_OUT",),
     "settled.tools.backoff": ("Backoff",),
     "settled.tools.budget": ("Budget",),
@@ -117,6 +118,7 @@ __all__ = [
     "Budget",
     "ClaimLost",
     "Code",
+    "Compensation",
     "Conflict",
     "Contract",
     "ContractError",
@@ -124,6 +126,7 @@ __all__ = [
     "Deny",
     "Desk",
     "DidNotHappen",
+    "Done",
     "DuplicateAction",
     "Edit",
     "Ended",
@@ -144,9 +147,9 @@ __all__ = [
     "LedgerFault",
     "LedgerUnavailable",
     "ManualCase",
+    "Message",
     "NotFound",
     "NotPermitted",
-    "NotYet",
     "Ordered",
     "Outcome",
     "PlannedAction",

@@ -2,7 +2,6 @@
 
     SettledError
     ├── ContractError              fix your code: a declaration or a call that cannot be right
-    │   ├── NotYet                 declared ahead of what this version builds
     │   └── Unguarded              an action's body was called outside an action
     ├── InvalidArguments           fix the call: one field, one rule
     ├── NotFound                   no such action for this tenant
@@ -26,10 +25,6 @@ class SettledError(Exception):
 
 class ContractError(SettledError):
     """A declaration or a call that cannot be right; the sentence says how to fix it."""
-
-
-class NotYet(ContractError):
-    """A part of a contract that may be declared but that this version does not carry out."""
 
 
 class Unguarded(ContractError):

@@ -95,6 +95,7 @@ entries.
 _PLAIN = (
     "tenant", "id", "thread_id", "tool", "contract_version", "occurrence", "idempotency_key", "decision", "arguments",
     "summary", "requester", "correlation_id", "trace_context", "repeat_of", "approver", "owner", "supersedes",
+    "emits", "compensates",
 )  # fmt: skip
 """The fields of a `Plan` that are parameters as they stand."""
 
@@ -195,6 +196,8 @@ def begun(p: Plan, now: datetime) -> Action:
         asked_until=None if p.ask_ttl_s is None else now + _span(p.ask_ttl_s),
         supersedes=p.supersedes,
         superseded_by=None,
+        compensates=p.compensates,
+        compensated_by=None,
         now=now,
     )
 
@@ -354,10 +357,17 @@ def _of(
     return guard | params | texts | {"actor": actor, "detail": _json(detail)}
 
 
-def succeed(held: Claim, seen: Action, *, receipt: str | None, result: str) -> Query[Action | None]:
-    """Settle by the remote side's reply. `seen` is the action as its claim read it, `result` JSON text."""
+def succeed(
+    held: Claim, seen: Action, *, receipt: str | None, result: str, messages: str | None = None, posts: bool = False
+) -> Query[Action | None]:
+    """Settle by the remote side's reply. `seen` is the action as its claim read it, `result` JSON text. One that
+    `posts` has `messages` for the outbox (a JSON list of topics and payloads; None: they are still to be made).
+    """
     params = _of(held, {"receipt": receipt} if receipt else None, receipt=receipt, result=result)
-    return replace(_transition(Trigger.SUCCEED, params), decode=partial(_succeeded, seen, _clean(receipt), result))
+    query = replace(_transition(Trigger.SUCCEED, params), decode=partial(_succeeded, seen, _clean(receipt), result))
+    if not posts:
+        return query
+    return replace(query, name="succeed_posting", params={**query.params, "messages": messages})
 
 
 def _succeeded(seen: Action, receipt: str | None, result: str, rows: Rows) -> Action | None:
@@ -415,10 +425,14 @@ def find(
     evidence: str,
     actor: str | None = ACTOR,
     note: str | None = None,
+    messages: str | None = None,
 ) -> Query[Action | None]:
-    """Settle by what the remote side answered to a query, or by the word of a person, the `actor`."""
+    """Settle by what the remote side answered to a query, or by the word of a person, the `actor`. `messages` as in
+    `succeed`.
+    """
     detail = {"receipt": receipt, "evidence": evidence} | ({"note": note} if note else {})
-    return _transition(Trigger.FIND, _of(held, detail, actor, receipt=receipt, result=result, evidence=evidence))
+    settled = {"receipt": receipt, "result": result, "evidence": evidence, "messages": messages}
+    return _transition(Trigger.FIND, _of(held, detail, actor, **settled))
 
 
 def ask_again(held: Claim, *, actor: str, note: str | None) -> Query[Action | None]:
@@ -442,6 +456,31 @@ def release(
 def escalate(held: Claim, *, reason: str, detail: Mapping[str, object] | None = None) -> Query[Action | None]:
     """Put an unknown action into the manual queue."""
     return _transition(Trigger.ESCALATE, _of(held, {"reason": reason, **(detail or {})}, reason=reason))
+
+
+def compensate(done: Action, p: Plan, *, by: str | None, note: str | None) -> Query[Action | None]:
+    """Begin to undo an action that succeeded, by the action of `p`; answers that one. DuplicateAction when another
+    action has its business key.
+    """
+    said = _undoing(done, p, Trigger.COMPENSATE, by, note) | {"undone_from": str(State.SUCCEEDED)}
+    return _transition(Trigger.COMPENSATE, said)
+
+
+def compensate_again(done: Action, p: Plan, *, by: str | None, note: str | None) -> Query[Action | None]:
+    """Begin another action in the place of the one that was to undo it, and did nothing; answers the new one."""
+    said = _undoing(done, p, "compensate_again", by, note) | {"undone_from": str(State.COMPENSATION_PENDING)}
+    return Query("compensate_again", said | {"failed": done.compensated_by}, _first)
+
+
+def _undoing(done: Action, p: Plan, word: str, by: str | None, note: str | None) -> dict[str, object]:
+    detail = {"compensated_by": p.id} | ({"note": note} if note else {})
+    return _born(p) | _judged(p) | {"compensates": done.id, "undone_by": word, "by": by, "detail": _json(detail)}
+
+
+def compensated(tenant: str, action_id: str, *, receipt: str | None) -> Query[Action | None]:
+    """End an undoing: the statement itself sees that the action which undoes it has succeeded, with this receipt."""
+    detail = _json({"receipt": receipt} if receipt else None)
+    return _transition(Trigger.COMPENSATED, {"tenant": tenant, "id": action_id, "actor": ACTOR, "detail": detail})
 
 
 def keep_late(held: Claim, *, detail: Mapping[str, object]) -> Query[None]:

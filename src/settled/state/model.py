@@ -57,6 +57,8 @@ class Action:
     asked_until: datetime | None
     supersedes: str | None
     superseded_by: str | None
+    compensates: str | None
+    compensated_by: str | None
     now: datetime
 
     @property
@@ -186,6 +188,8 @@ class Plan:
     supersedes: str | None = None
     is_claimed_later: bool = False
     settle_window_s: float | None = None
+    emits: bool = False
+    compensates: str | None = None
 
     @property
     def birth(self) -> State:

@@ -14,6 +14,7 @@ from settled.state import canonical
 from settled.state.model import Action, Claim
 from settled.state.store import Ledger
 from settled.tools import arguments
+from settled.tools.after import Done
 from settled.tools.context import ActionContext
 from settled.tools.contract import Contract, Inquiry
 from settled.tools.effects import Answer, Inconclusive
@@ -77,6 +78,20 @@ def inquiry_of(action: Action, values: Mapping[str, Any]) -> Inquiry:
         tenant=action.tenant,
         thread_id=action.thread_id,
         attempt=action.attempt,
+        arguments=values,
+    )
+
+
+def done_of(action: Action, values: Mapping[str, Any], receipt: str | None, result: object) -> Done:
+    """Return what an author's functions are given about an action that succeeded."""
+    return Done(
+        action_id=action.id,
+        tenant=action.tenant,
+        thread_id=action.thread_id,
+        tool=action.tool,
+        idempotency_key=action.idempotency_key,
+        receipt=receipt,
+        result=result,
         arguments=values,
     )
 

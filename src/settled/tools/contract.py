@@ -21,9 +21,10 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel, PrivateAttr, TypeAdapter, ValidationError
 
 from settled.state.canonical import Incidental, marked
-from settled.state.errors import ContractError, NotYet, Unguarded
+from settled.state.errors import ContractError, Unguarded
 from settled.state.secrets import HIDDEN
 from settled.tools import arguments
+from settled.tools.after import Compensation, Emits, as_compensation
 from settled.tools.backoff import Backoff
 from settled.tools.budget import Budget
 from settled.tools.context import CURRENT
@@ -102,6 +103,8 @@ class Contract:
     secrets: frozenset[str]
     approval: tuple[Policy, ...] = ()
     budgets: tuple[Budget, ...] = ()
+    compensate: Compensation | None = None
+    emits: Emits | None = None
     injected: Mapping[str, object] = field(default_factory=dict, repr=False)
 
     @property
@@ -226,10 +229,10 @@ def action(
     unique: Sequence[str] | None = None,
     query: QueryFunction | None = None,
     resend_when_absent: bool = False,
-    compensate: object = None,
+    compensate: ActionTool | Compensation | None = None,
     approval: Policy | Sequence[Policy] | None = None,
     budgets: Sequence[Budget] = (),
-    emits: object = None,
+    emits: Emits | None = None,
     timeout: float = 10.0,
     deadline: float = 30.0,
     lease: float | None = None,
@@ -260,9 +263,12 @@ def action(
     conversation is the same one (what is open never leaves it); `max_attempts` and `backoff` bound and space what is
     refused; `name` and `description` are by default the function's own.
 
-    Raises ContractError for a contradiction, NotYet for `compensate` and `emits` in this version.
+    `compensate` is the action that undoes this one (or a `Compensation`, which says with what arguments), and
+    `emits(done) -> Message | [Message, ...] | None` makes messages that are committed with the success (both in
+    `settled.tools.after`).
+
+    Raises ContractError for a contradiction.
     """
-    _refuse_what_is_not_built(compensate=compensate, emits=emits)
 
     def declare(function: Callable[..., Any]) -> ActionTool:
         tool_name = name_of(function, name)
@@ -270,7 +276,7 @@ def action(
             tool_name, identity=identity, unique=unique, query=query, resend_when_absent=resend_when_absent,
             timeout=timeout, deadline=deadline, lease=lease, max_attempts=max_attempts, backoff=backoff,
             settle_window=settle_window, window=window, receipt=receipt, summary=summary, messages=messages,
-            description=description, approval=approval, budgets=budgets, args_schema=args_schema,
+            description=description, approval=approval, budgets=budgets, args_schema=args_schema, emits=emits,
         )  # fmt: skip
         kind = _member(Risk, risk, tool_name, "risk")
         schema = arguments.schema_for(function, args_schema, tool_name, repeatable=kind is not Risk.READ)
@@ -299,6 +305,8 @@ def action(
             secrets=arguments.secret_fields(hints),
             approval=_policies(approval),
             budgets=tuple(budgets),
+            compensate=as_compensation(compensate),
+            emits=emits,
             injected=injected_of(function, tool_name),
         )
         check_summary(tool_name, summary, list(hints))
@@ -403,6 +411,10 @@ def _contradictions(c: Contract, identity_given: bool) -> list[tuple[bool, str]]
             c.is_read and bool(c.approval or c.budgets),
             "a read has no side effect, and so no approval and no budget: drop them, or declare it a write",
         ),
+        (
+            c.is_read and bool(c.compensate or c.emits),
+            "a read has no side effect: there is nothing to compensate and nothing to emit; drop them",
+        ),
         (bool(unnamed), f"approval and budgets name {unnamed}, which is not an argument; it takes {sorted(known)}"),
         (bool(uncounted), f"a budget cannot count {uncounted}: an incidental argument does not tell two calls apart"),
         (bool(told), f"a budget cannot count {told}: how much of it is used is told, and a secret must not be"),
@@ -463,9 +475,3 @@ def _member(kind: type[E_], value: str, tool: str, parameter: str) -> E_:
         return kind(value)
     except ValueError:
         raise ContractError(f"{tool}: {parameter}={value!r} is none of {', '.join(kind)}") from None
-
-
-def _refuse_what_is_not_built(**declared: object) -> None:
-    for parameter, value in declared.items():
-        if value is not None:
-            raise NotYet(f"{parameter}= is not carried out by this version; leave it out rather than rely on it")

@@ -138,6 +138,7 @@ _WRONG: Mapping[str, Callable[[object], str]] = {
     "messages": _texts,
     "description": _is(str, "a text"),
     "approval": _policies,
+    "emits": _function,
     "budgets": lambda value: "" if _are(value, Budget) else "a sequence of Budget(...)",
     "args_schema": lambda value: "" if isinstance(value, type) and issubclass(value, BaseModel) else "a pydantic model",
 }

@@ -18,6 +18,7 @@ from settled.state.secrets import HIDDEN
 from settled.state.store import Ledger
 from settled.tools import protocol
 from settled.tools.attempt import restored
+from settled.tools.compensation import Undoing, compensate, conclude
 from settled.tools.contract import Contract, contract_of
 from settled.tools.decisions import (
     Decider,
@@ -173,6 +174,31 @@ class Desk:
         contract = self._contract_named(action.tool)
         return await self._runner(contract).adrive(self._retrying(contract, action_id, Decider(by=by), note))
 
+    def compensate(self, action_id: str, *, by: str, note: str | None = None) -> Outcome:
+        """Undo an action that succeeded, or carry its undoing on, in this process; returns the outcome of the action
+        that undoes it. A second request is the same undoing; one that did nothing is begun anew.
+
+        Raises as `settled.tools.compensation.compensate` does, and ContractError when the desk does not have the tool.
+        """
+        undoing = self._undoing(self._contract(action_id), Decider(by=by), note)
+        return self._runner(undoing.undoer).drive(self._compensating(undoing, action_id))
+
+    async def acompensate(self, action_id: str, *, by: str, note: str | None = None) -> Outcome:
+        """As `compensate`, in an event loop."""
+        action = await self._ledger.arun(operations.load(self._tenant, action_id))
+        if action is None:
+            raise NotFound(f"there is no action {action_id!r}")
+        undoing = self._undoing(self._contract_named(action.tool), Decider(by=by), note)
+        return await self._runner(undoing.undoer).adrive(self._compensating(undoing, action_id))
+
+    def _undoing(self, contract: Contract, who: Decider, note: str | None) -> Undoing:
+        undoing = Undoing(contract, self._ledger, self._policies, who.by, note)
+        check_runs_alone(undoing.undoer.name, undoing.undoer.injected)
+        return undoing
+
+    def _compensating(self, undoing: Undoing, action_id: str) -> Steps[Outcome]:
+        return (yield from compensate(undoing, (yield from seen(self._tenant, action_id))))
+
     def _deciding(self, action_id: str, decision: Decision, who: Decider, fingerprint: str) -> Steps[Action]:
         if not isinstance(decision, Edit):
             return (yield from decide(self._tenant, action_id, decision, who, fingerprint=fingerprint))
@@ -196,7 +222,10 @@ class Desk:
             held = claim_of(action, "")
             action = (yield from ask(operations.ask_again(held, actor=who.by, note=note))) or action
         options = replace(_asked_by(action, self._policies), is_orphan=_is_unknown, wait_s=0.0)
-        return outcome(*(yield from protocol.perform(taken_up(contract, action, self._ledger, options))))
+        call, end = yield from protocol.perform(taken_up(contract, action, self._ledger, options))
+        if action.compensates is not None:
+            yield from conclude(self._tenant, action.compensates)
+        return outcome(call, end)
 
     def _contract(self, action_id: str) -> Contract:
         return self._contract_named(self._ledger.action(action_id, tenant=self._tenant).tool)

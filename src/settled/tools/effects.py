@@ -63,6 +63,17 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
+class Emit:
+    """Make the messages of an action that succeeded with this result. Answered by their JSON text, or by None where
+    they cannot be made now: then they are made later, from what the ledger has.
+    """
+
+    action: Action
+    receipt: str | None
+    result: object
+
+
+@dataclass(frozen=True, slots=True)
 class Sleep:
     """Wait. Answered by None, or Stopped."""
 
@@ -101,7 +112,7 @@ class Inconclusive:
 
 
 Answer = Found | Absent | Inconclusive
-Effect = Ask[Any] | Invoke | Read | Probe | Judge | Sleep
+Effect = Ask[Any] | Invoke | Read | Probe | Judge | Emit | Sleep
 Steps = Generator[Effect, Any, R]
 
 
@@ -133,6 +144,12 @@ def judge(policy: "Policy", planned: "PlannedAction") -> Steps["Verdict | Stoppe
     """Ask a policy once, typed."""
     verdict: Verdict | Stopped = yield Judge(policy, planned)
     return verdict
+
+
+def emit(action: Action, receipt: str | None, result: object) -> Steps[str | None]:
+    """Make an action's messages once, typed."""
+    messages: str | Stopped | None = yield Emit(action, receipt, result)
+    return None if isinstance(messages, Stopped) else messages
 
 
 def sleep(seconds: float) -> Steps[Stopped | None]:

@@ -48,7 +48,11 @@ default.
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Who calls, and how: everything about a call that is not its tool and arguments."""
+    """Who calls, and how: everything about a call that is not its tool and arguments.
+
+    `scope` stands for the conversation in what makes two calls the same intent: a step of a chain, or an undoing, is
+    the same as no call that a conversation makes by itself.
+    """
 
     thread_id: str
     tenant: str = "default"
@@ -61,6 +65,7 @@ class Options:
     owner_prefix: str = ""
     roles: Sequence[str] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
+    scope: str | None = None
     random: Callable[[], float] = random.random
 
 
@@ -220,7 +225,8 @@ def _plan(contract: Contract, planned: PlannedAction, text: str, decision: bytes
     """Return what the ledger is given: the arguments as JSON text, and the names by which the same is known again."""
     scope, hints = {"tenant": planned.tenant, "tool": planned.tool}, contract.annotations
     identity, unique = ({k: planned.arguments[k] for k in names} for names in (contract.identity, contract.unique))
-    intent = canonical.intent_digest(**scope, thread_id=planned.thread_id, identity=identity, annotations=hints)
+    thread_id = options.scope or planned.thread_id
+    intent = canonical.intent_digest(**scope, thread_id=thread_id, identity=identity, annotations=hints)
     return Plan(
         tenant=planned.tenant,
         id=new_id(),
@@ -246,6 +252,7 @@ def _plan(contract: Contract, planned: PlannedAction, text: str, decision: bytes
         deadline_s=contract.deadline_s,
         settle_window_s=contract.settle_window_s,
         is_claimed_later=bool(contract.budgets),
+        emits=contract.emits is not None,
     )
 
 
@@ -398,8 +405,10 @@ def _code_of(action: Action) -> Code:
             return Code.IN_PROGRESS
         case State.UNKNOWN:
             return Code.MANUAL_REVIEW if action.escalated_at else Code.UNKNOWN
-        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
+        case State.SUCCEEDED:
             return Code.SUCCEEDED
+        case State.COMPENSATION_PENDING | State.COMPENSATED:
+            return Code.DUPLICATE
         case State.FAILED | State.CANCELLED:
             return closed_code(action)
         case _:

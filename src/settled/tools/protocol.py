@@ -33,7 +33,7 @@ from settled.tools.outcome import (
     Unreadable,
 )
 from settled.tools.reconcile import Finding, Left, ManualReview, Matched, Moved, Resend, StillManual
-from settled.tools.recording import answer, load, settlement, write
+from settled.tools.recording import answer, load, messages_of, settlement, write
 from settled.tools.standing import (
     ORPHANED,
     STOPPED,
@@ -141,7 +141,9 @@ def settle(call: Call, finding: Finding) -> Steps[Standing]:
     claim = claim_of(finding.action, call.plan.owner)
     match finding:
         case Matched(receipt=receipt, result=result):
-            query = ledger.find(claim, receipt=receipt, result=storable(result), evidence="query")
+            messages = yield from messages_of(call.contract, finding.action, receipt, result)
+            text = storable(result)
+            query = ledger.find(claim, receipt=receipt, result=text, evidence="query", messages=messages)
             action, mine = yield from write(claim, query, State.SUCCEEDED)
             return Answered(Code.SUCCEEDED, action, replayed=not mine)
         case Resend():
@@ -166,7 +168,7 @@ def late(contract: Contract, action: Action, claim: Claim, outcome: AttemptOutco
         case Rejected() | Invalid() | Forbidden() | Conflict() if _is_unproved_repeat(contract, claim):
             return  # a "no" to a repeat, as in `_doubt`: it stays unknown
         case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
-            query, state, _ = settlement(action, claim, outcome)
+            query, state, _ = yield from settlement(contract, action, claim, outcome)
             yield from write(claim, query, state)
         case Refused() | Unknown():
             return  # reconciliation is under way, and this adds nothing that it may rely on
@@ -379,7 +381,7 @@ def _record(call: Call, action: Action, claim: Claim, outcome: AttemptOutcome | 
         case Rejected() | Invalid() | Forbidden() | Conflict() if _is_unproved_repeat(call.contract, claim):
             return (yield from _doubt(call, claim, outcome.reason))
         case Succeeded() | Rejected() | Invalid() | Forbidden() | Conflict():
-            query, state, code = settlement(action, claim, outcome)
+            query, state, code = yield from settlement(call.contract, action, claim, outcome)
             action, mine = yield from write(claim, query, state)
             reason = None if isinstance(outcome, Succeeded) else outcome.reason
             return answer(code, action, mine, reason, field=outcome.field if isinstance(outcome, Invalid) else None)

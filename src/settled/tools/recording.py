@@ -4,13 +4,14 @@ The parts of the protocol that touch no rule of its order: which statement settl
 and the answer for what stands there in the end.
 """
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from settled.state import ledger
 from settled.state.ledger import Query
 from settled.state.machine import State
 from settled.state.model import Action, Claim
-from settled.tools.effects import Steps, ask
+from settled.tools.contract import Contract
+from settled.tools.effects import Steps, ask, emit
 from settled.tools.messages import Code
 from settled.tools.outcome import Conflict, Forbidden, Invalid, Rejected, Succeeded
 from settled.tools.standing import Answered, closed_code
@@ -18,12 +19,16 @@ from settled.tools.storable import storable
 
 
 def settlement(
-    action: Action, claim: Claim, outcome: Succeeded | Rejected | Invalid | Forbidden | Conflict
-) -> tuple[Query[Action | None], State, Code]:
-    """Return the statement that settles an outcome, the state that it leads to, and the code that tells of it."""
+    contract: Contract, action: Action, claim: Claim, outcome: Succeeded | Rejected | Invalid | Forbidden | Conflict
+) -> Steps[tuple[Query[Action | None], State, Code]]:
+    """Return the statement that settles an outcome, the state that it leads to, and the code that tells of it. A
+    success is written together with its messages.
+    """
     match outcome:
         case Succeeded(result=result, receipt=receipt):
-            query = ledger.succeed(claim, action, receipt=receipt, result=storable(result))
+            messages = yield from messages_of(contract, action, receipt, result)
+            said: dict[str, Any] = {} if contract.emits is None else {"messages": messages, "posts": True}
+            query = ledger.succeed(claim, action, receipt=receipt, result=storable(result), **said)
             return query, State.SUCCEEDED, Code.SUCCEEDED
         case Rejected(reason=reason, receipt=receipt):
             query = ledger.fail(claim, code=Code.REJECTED, reason=reason, may_change=True, receipt=receipt)
@@ -40,6 +45,11 @@ def settlement(
             return ledger.fail(claim, code=Code.CONFLICT, reason=reason, may_change=False), State.FAILED, Code.CONFLICT
         case _:
             assert_never(outcome)
+
+
+def messages_of(contract: Contract, action: Action, receipt: str | None, result: object) -> Steps[str | None]:
+    """Make the messages of a success; None where there are none, or they are still to be made."""
+    return None if contract.emits is None else (yield from emit(action, receipt, result))
 
 
 def write(
@@ -67,8 +77,10 @@ def answer(code: Code, action: Action, mine: bool, reason: str | None, field: st
     if mine:
         return Answered(code, action, reason=reason, field=field)
     match action.state:
-        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
+        case State.SUCCEEDED:
             return Answered(Code.SUCCEEDED, action, replayed=True)
+        case State.COMPENSATION_PENDING | State.COMPENSATED:
+            return Answered(Code.DUPLICATE, action, replayed=True)
         case State.FAILED | State.CANCELLED:
             return Answered(closed_code(action), action, replayed=True, reason=action.reason)
         case _:

@@ -6,6 +6,7 @@ written?" must be known.
 """
 
 import asyncio
+import json
 import logging
 import math
 import time
@@ -20,9 +21,11 @@ from settled.state.errors import InvalidArguments, SettledError
 from settled.state.model import Action, Claim
 from settled.state.store import Ledger
 from settled.tools import bodies
+from settled.tools.after import encoded
 from settled.tools.attempt import (
     answer_of,
     context_of,
+    done_of,
     inquiry_of,
     is_as_approved,
     is_control_flow,
@@ -33,11 +36,26 @@ from settled.tools.attempt import (
 )
 from settled.tools.context import CURRENT, ActionContext
 from settled.tools.contract import Contract, Inquiry, QueryFunction
-from settled.tools.effects import Answer, Ask, Effect, Inconclusive, Invoke, Judge, Probe, Read, Sleep, Steps, Stopped
+from settled.tools.effects import (
+    Answer,
+    Ask,
+    Effect,
+    Emit,
+    Inconclusive,
+    Invoke,
+    Judge,
+    Probe,
+    Read,
+    Sleep,
+    Steps,
+    Stopped,
+)
 from settled.tools.leases import keeper_of
 from settled.tools.outcome import AttemptOutcome, Ended, Forbidden, Refused, Unknown, Unreadable
 from settled.tools.policy import Deny, PlannedAction, Policy, Verdict
 from settled.tools.protocol import late
+from settled.tools.result import readable
+from settled.tools.storable import storable
 
 R = TypeVar("R")
 AnyFuture: TypeAlias = "Future[Any] | asyncio.Future[Any]"
@@ -199,12 +217,14 @@ class Runner:
                 return self._probe(action, values)
             case Judge(policy=policy, planned=planned):
                 return self._judge(policy, planned)
+            case Emit(action=action, receipt=receipt, result=result):
+                return self._emit(action, receipt, result)
             case Sleep(seconds=seconds):
                 return self.world.sleep(seconds)
             case _:
                 assert_never(effect)
 
-    async def _aperform(self, effect: Invoke | Read | Probe | Judge | Sleep) -> Any:
+    async def _aperform(self, effect: Invoke | Read | Probe | Judge | Emit | Sleep) -> Any:
         match effect:
             case Invoke(action=action, claim=claim):
                 return await self._ainvoke(action, claim)
@@ -214,6 +234,8 @@ class Runner:
                 return await self._aprobe(action, values)
             case Judge(policy=policy, planned=planned):
                 return await self._ajudge(policy, planned)
+            case Emit(action=action, receipt=receipt, result=result):
+                return await self._aemit(action, receipt, result)
             case Sleep(seconds=seconds):
                 return await self.world.asleep(seconds)
             case _:
@@ -366,6 +388,23 @@ class Runner:
         await _within(judging, self.contract.timeout_s)
         return _verdict(judging)
 
+    def _emit(self, action: Action, receipt: str | None, result: object) -> str | None:
+        emitting = bodies.start(self._emits, action, receipt, result)
+        wait([emitting], self.contract.timeout_s)
+        return _made(self.contract.name, emitting)
+
+    async def _aemit(self, action: Action, receipt: str | None, result: object) -> str | None:
+        emitting = asyncio.ensure_future(bodies.astart(self._emits, action, receipt, result))
+        await _within(emitting, self.contract.timeout_s)
+        return _made(self.contract.name, emitting)
+
+    def _emits(self, action: Action, receipt: str | None, result: object) -> str:
+        """Make the messages as they would be made later: from what the ledger keeps."""
+        emits, kept = self.contract.emits, json.loads(storable(result))
+        assert emits is not None, "messages are made only where there are some"
+        values = restored(self.contract, action, self.store)
+        return encoded(emits(done_of(action, values, receipt, readable(kept))))
+
     @property
     def _query(self) -> QueryFunction:
         query = self.contract.query
@@ -426,6 +465,23 @@ def _verdict(judging: AnyFuture) -> Verdict:
         raise error
     _log.error("a policy raised", exc_info=error)
     return Deny(f"the policy could not be asked ({type(error).__name__})")
+
+
+def _made(tool: str, emitting: AnyFuture) -> str | None:
+    """Return the messages that were made; None, said in the log, where the author's function did not make them. The
+    success is written all the same, and they are made later.
+    """
+    if not emitting.done() or emitting.cancelled():
+        _log.error("%s: emits did not end within its time; its messages are made later", tool)
+        return None
+    error = emitting.exception()
+    if error is None:
+        messages: str = emitting.result()
+        return messages
+    if is_control_flow(error):
+        raise error
+    _log.error("%s: emits raised; its messages are made later", tool, exc_info=error)
+    return None
 
 
 def _answered(query: AnyFuture) -> Answer:

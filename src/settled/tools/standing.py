@@ -207,9 +207,11 @@ def by_state(call: Call, action: Action, *, same_decision: bool) -> First:
             return _running(call, action, same_decision)
         case State.UNKNOWN:
             return _unknown(call, action, same_decision)
-        case State.SUCCEEDED | State.COMPENSATION_PENDING | State.COMPENSATED:
+        case State.SUCCEEDED:
             code = Code.SUCCEEDED if same_decision else Code.DUPLICATE
             return Answered(code, action, replayed=True)
+        case State.COMPENSATION_PENDING | State.COMPENSATED:  # it was done, and the answer says that it is undone
+            return Answered(Code.DUPLICATE, action, replayed=True)
         case State.FAILED:
             return _failed(call, action, same_decision)
         case State.CANCELLED:
@@ -342,4 +344,5 @@ def _taken(action: Action) -> Answered:
     if action.state in (State.PLANNED, State.APPROVED):
         reason = "the same was asked for elsewhere, and waits for a decision there"
         return Answered(Code.REJECTED, action, replayed=True, reason=reason)
-    return Answered(Code.IN_PROGRESS, action, replayed=True, reason="it is being done already")
+    reason = "it is being undone" if action.state is State.COMPENSATION_PENDING else "it is being done already"
+    return Answered(Code.IN_PROGRESS, action, replayed=True, reason=reason)

@@ -8,7 +8,8 @@
 tenant, id, thread_id, tool, contract_version, idempotency_key, 'sha256:' || encode(fingerprint, 'hex'), occurrence, arguments,
 summary, requester, correlation_id, trace_context, repeat_of, planned_at, window_until, approver, approved_until, state, fencing_token, attempt, owner,
 started_at, lease_until, deadline_at, in_flight_until, queries, next_query_at, escalated_at, code, reason, may_change,
-receipt, result, evidence, settled_at, asking, asked_until, supersedes, superseded_by
+receipt, result, evidence, settled_at, asking, asked_until, supersedes, superseded_by,
+compensates, compensated_by
 
 -- name: _clock
 -- One instant for the whole statement.
@@ -30,11 +31,11 @@ SELECT {columns}, clock.now FROM moved, clock
 moved AS (
     INSERT INTO settled.actions (tenant, id, thread_id, tool, contract_version, intent, occurrence, idempotency_key, fingerprint,
         business_key, arguments, summary, requester, correlation_id, trace_context, repeat_of, planned_at, window_until,
-        approver, state, trigger, fencing_token, attempt, owner, started_at, lease_until, deadline_at, settle_window)
+        approver, state, trigger, fencing_token, attempt, owner, started_at, lease_until, deadline_at, settle_window, emits)
     SELECT %(tenant)s, %(id)s, %(thread_id)s, %(tool)s, %(contract_version)s, %(intent)s, %(occurrence)s, %(idempotency_key)s,
         %(fingerprint)s, %(business_key)s, %(arguments)s, %(summary)s, %(requester)s, %(correlation_id)s, %(trace_context)s, %(repeat_of)s,
         now, now + %(window)s::interval, %(approver)s, %(state)s, %(trigger)s, %(token)s::integer, %(token)s::integer, %(owner)s,
-        CASE %(token)s::integer WHEN 1 THEN now END, now + %(lease)s::interval, now + %(deadline)s::interval, %(settle_window)s::interval
+        CASE %(token)s::integer WHEN 1 THEN now END, now + %(lease)s::interval, now + %(deadline)s::interval, %(settle_window)s::interval, %(emits)s
     FROM clock WHERE %(decision)s::bytea IS NULL
         OR NOT EXISTS (SELECT FROM settled.decisions WHERE tenant = %(tenant)s AND decision = %(decision)s)
     ON CONFLICT DO NOTHING
@@ -103,11 +104,11 @@ WITH {clock}, {known}, {begun}, {decided}
 -- `gate` is the CTE that lets it in.
     INSERT INTO settled.actions (tenant, id, thread_id, tool, contract_version, intent, occurrence, idempotency_key, fingerprint,
         business_key, arguments, summary, requester, correlation_id, trace_context, repeat_of, planned_at, window_until,
-        approver, state, trigger, owner, asking, asked_until, supersedes, code, reason, settled_at, settle_window)
+        approver, state, trigger, owner, asking, asked_until, supersedes, code, reason, settled_at, settle_window, emits, compensates)
     SELECT %(tenant)s, %(id)s, %(thread_id)s, %(tool)s, %(contract_version)s, %(intent)s, %(occurrence)s, %(idempotency_key)s,
         %(fingerprint)s, %(business_key)s, %(arguments)s, %(summary)s, %(requester)s, %(correlation_id)s, %(trace_context)s, %(repeat_of)s,
         now, now + %(window)s::interval, %(approver)s, %(state)s, %(trigger)s, %(owner)s, %(asking)s, now + %(ask_ttl)s::interval,
-        %(supersedes)s, %(code)s, %(reason)s, CASE WHEN %(code)s::text IS NOT NULL THEN now END, %(settle_window)s::interval
+        %(supersedes)s, %(code)s, %(reason)s, CASE WHEN %(code)s::text IS NOT NULL THEN now END, %(settle_window)s::interval, %(emits)s, %(compensates)s
     FROM clock, gate
 
 -- name: _issued
@@ -315,16 +316,32 @@ WITH {clock}, moved AS (
     RETURNING actions.tenant, actions.id)
 SELECT tenant, id FROM moved
 
--- name: succeed
--- Settle: the remote side did it, by its reply. A late reply of the same fencing token settles an unknown action too.
--- Only the instant comes back: the rest of the row is known to whoever sends this, and 37 columns cost a tenth of it.
-WITH {clock}, moved AS (
+-- name: _succeeding
+moved AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'succeeded', trigger = 'succeed',
         receipt = %(receipt)s, result = %(result)s, evidence = 'reply', settled_at = clock.now,
         owner = NULL, lease_until = NULL, reason = NULL, next_query_at = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
-    RETURNING tenant, id, settled_at, previous, state, trigger, attempt, correlation_id, trace_context),
-{told} SELECT settled_at FROM moved
+    RETURNING tenant, id, settled_at, previous, state, trigger, attempt, correlation_id, trace_context, emits)
+
+-- name: _posted
+-- The messages of a success, in the order in which they were given; of an action that has some which could not be made yet, that.
+posted AS (
+    INSERT INTO settled.outbox (id, tenant, action_id, position, topic, payload, created_at, due_at)
+    SELECT 'msg-' || substr(moved.id, 5) || '-' || message.position, tenant, moved.id, message.position, message.topic, message.payload, clock.now, clock.now
+    FROM clock, moved, LATERAL (
+        SELECT position, given ->> 'topic' AS topic, given -> 'payload' AS payload
+        FROM json_array_elements(%(messages)s::json) WITH ORDINALITY AS one (given, position)
+        UNION ALL SELECT 0, NULL, NULL WHERE %(messages)s::json IS NULL AND moved.emits) AS message)
+
+-- name: succeed
+-- Settle: the remote side did it, by its reply. A late reply of the same fencing token settles an unknown action too.
+-- Only the instant comes back: the rest of the row is known to whoever sends this, and 37 columns cost a tenth of it.
+WITH {clock}, {succeeding}, {told} SELECT settled_at FROM moved
+
+-- name: succeed_posting
+-- As succeed, with messages for the outbox.
+WITH {clock}, {succeeding}, {posted}, {told} SELECT settled_at FROM moved
 
 -- name: fail
 -- Settle: it did not take place and never will. What it had reserved of its budgets is given back.
@@ -379,7 +396,7 @@ WITH {clock}, moved AS (
         receipt = %(receipt)s, result = %(result)s, evidence = %(evidence)s, settled_at = clock.now, reason = NULL, next_query_at = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
     RETURNING actions.*),
-{told} {answer}
+{posted}, {told} {answer}
 
 -- name: release
 -- Proved absent and safe to resend under the same key: a new claim. Never before `in_flight_until` where absence was the proof.
@@ -400,6 +417,46 @@ WITH {clock}, moved AS (
         reason = %(reason)s, escalated_at = clock.now, next_query_at = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[]) AND escalated_at IS NULL
     RETURNING actions.*),
+{told} {answer}
+
+-- name: _undoing
+-- The event of what is being undone, in `gate`, and the action that undoes it, with a verdict of its own.
+undoing AS (
+    INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
+    SELECT tenant, id, clock.now, %(undone_from)s, state, %(undone_by)s, attempt, %(by)s, correlation_id, trace_context, %(detail)s FROM gate, clock),
+moved AS (
+    {judged}
+    RETURNING actions.*),
+{born}
+{answer}
+
+-- name: compensate
+-- Begin to undo what succeeded: it waits for the action that undoes it, which begins in the same statement.
+WITH {clock}, gate AS (
+    UPDATE settled.actions SET version = version + 1, previous = state, state = 'compensation_pending', trigger = 'compensate',
+        compensated_by = %(id)s, settled_at = NULL, escalated_at = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(compensates)s AND state = ANY(%(states)s::text[])
+    RETURNING actions.*),
+{undoing}
+
+-- name: compensate_again
+-- The action that was to undo it did nothing: another one takes its place, and it leaves the manual queue.
+WITH {clock}, gate AS (
+    UPDATE settled.actions AS undone SET compensated_by = %(id)s, escalated_at = NULL, reason = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(compensates)s AND state = 'compensation_pending' AND compensated_by = %(failed)s
+        AND EXISTS (SELECT FROM settled.actions AS tried WHERE tried.tenant = undone.tenant AND tried.id = undone.compensated_by
+            AND tried.state IN ('failed', 'cancelled'))
+    RETURNING undone.*),
+{undoing}
+
+-- name: compensated
+-- What was to be undone is: the action that undoes it has succeeded.
+WITH {clock}, moved AS (
+    UPDATE settled.actions AS undone SET version = version + 1, previous = state, state = 'compensated', trigger = 'compensated',
+        business_key = NULL, settled_at = clock.now, reason = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[])
+        AND EXISTS (SELECT FROM settled.actions AS by WHERE by.tenant = undone.tenant AND by.id = undone.compensated_by AND by.state = 'succeeded')
+    RETURNING undone.*),
 {told} {answer}
 
 -- name: keep_late
