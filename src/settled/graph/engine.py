@@ -38,7 +38,7 @@ from settled.state.errors import LEDGER_IS_GONE, ContractError, InvalidArguments
 from settled.state.ledger import Query
 from settled.state.model import Action
 from settled.state.store import Ledger
-from settled.tools import protocol
+from settled.tools import protocol, tracing
 from settled.tools.contract import Contract
 from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
@@ -156,6 +156,10 @@ class Engine:
 
         A nested run has a control of its own: a drain before `run` would leave a claimed action that nobody sends.
         """
+        with tracing.execution(request["name"]):
+            return self._call(request, handle, config, via)
+
+    def _call(self, request: Request, handle: Handle, config: RunnableConfig, via: Passage | None) -> Answer:
         flight = self._flight(request, handle, config, via)
         if not isinstance(flight, Flight):
             return _unless_known(flight, request, self.store.run(_recall(request, handle)))
@@ -177,6 +181,10 @@ class Engine:
         self, request: Request, handle: Handle, config: RunnableConfig, via: Passage | None = None
     ) -> Answer:
         """As `call`, in an event loop."""
+        with tracing.execution(request["name"]):
+            return await self._acall(request, handle, config, via)
+
+    async def _acall(self, request: Request, handle: Handle, config: RunnableConfig, via: Passage | None) -> Answer:
         flight = self._flight(request, handle, config, via)
         if not isinstance(flight, Flight):
             return _unless_known(flight, request, await self.store.arun(_recall(request, handle)))
@@ -317,6 +325,7 @@ def _tell(standing: Standing) -> None:
 
 
 def _answer(call: Call, end: Answered) -> Answer:
+    tracing.met(end.action, str(end.code))
     if end.code is not Code.WAITING_FOR_APPROVAL:
         return _with_kept(answer_of(outcome(call, end)), end.action.result if _is_of_this(call, end) else None)
     answer = answer_of(outcome(call, Waiting(end.action)))

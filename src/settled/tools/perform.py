@@ -25,7 +25,7 @@ from settled.state.model import Action, Plan
 from settled.state.secrets import is_sealed
 from settled.state.store import Ledger
 from settled.tools import arguments as args
-from settled.tools import protocol
+from settled.tools import protocol, tracing
 from settled.tools.attempt import restored
 from settled.tools.contract import Contract, Risk, contract_of
 from settled.tools.effects import Steps
@@ -100,8 +100,10 @@ def perform(
     given = Options(
         thread_id, tenant, decision, requester, correlation_id, language, wait_s, roles=roles, random=random
     )
-    visit = _begin(tool, arguments, given, policies, ledger, world)
-    return visit if isinstance(visit, Outcome) else visit.runner.drive(_carried(visit))
+    contract = contract_of(tool)
+    with tracing.execution(contract.name):
+        visit = _begin(contract, arguments, given, policies, ledger, world)
+        return visit if isinstance(visit, Outcome) else visit.runner.drive(_carried(visit))
 
 
 async def aperform(
@@ -127,8 +129,10 @@ async def aperform(
     given = Options(
         thread_id, tenant, decision, requester, correlation_id, language, wait_s, roles=roles, random=random
     )
-    visit = _begin(tool, arguments, given, policies, ledger, world)
-    return visit if isinstance(visit, Outcome) else await visit.runner.adrive(_carried(visit))
+    contract = contract_of(tool)
+    with tracing.execution(contract.name):
+        visit = _begin(contract, arguments, given, policies, ledger, world)
+        return visit if isinstance(visit, Outcome) else await visit.runner.adrive(_carried(visit))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +142,13 @@ class _Visit:
 
 
 def _begin(
-    tool: object,
+    contract: Contract,
     arguments: Arguments,
     given: Options,
     policies: Mapping[str, Policy] | None,
     store: Ledger,
     world: World,
 ) -> _Visit | Outcome:
-    contract = contract_of(tool)
     options = replace(given, language=given.language or "en", policies=check_policies(policies))
     check_runs_alone(contract.name, contract.injected)
     try:
@@ -160,7 +163,9 @@ def _carried(visit: _Visit) -> Steps[Outcome]:
     try:
         if call.contract.is_read:
             return of_read(call.contract, (yield from read(call)), call)
-        return outcome(*(yield from protocol.perform(call)))
+        call, end = yield from protocol.perform(call)
+        tracing.met(end.action, _code_word(end))
+        return outcome(call, end)
     except InvalidArguments as error:
         return unrecorded(call, invoked=True) if runner.invoked else invalid(call.contract, error, call.language)
     except LEDGER_IS_GONE:
@@ -243,7 +248,7 @@ def _plan(contract: Contract, planned: PlannedAction, text: str, decision: bytes
         summary=planned.summary,
         requester=planned.requester,
         correlation_id=options.correlation_id,
-        trace_context=None,
+        trace_context=tracing.current(),
         repeat_of=planned.repeat_of,
         approver=BY_POLICY,
         owner=f"{options.owner_prefix}{os.getpid()}-{secrets.token_hex(5)}",
@@ -339,6 +344,10 @@ def outcome(call: Call, end: Answered | Waiting) -> Outcome:
         **({"differing": end.differing} | _of_call(call)),
     )
     return _told_of(action, facts, call.language, call.contract.messages)
+
+
+def _code_word(end: Answered | Waiting) -> str:
+    return str(Code.WAITING_FOR_APPROVAL if isinstance(end, Waiting) else end.code)
 
 
 def _waiting(call: Call, action: Action) -> Outcome:

@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, assert_never, cast
 from settled.state.errors import InvalidArguments, SettledError
 from settled.state.model import Action, Claim
 from settled.state.store import Ledger
-from settled.tools import bodies
+from settled.tools import bodies, tracing
 from settled.tools.after import encoded
 from settled.tools.attempt import (
     answer_of,
@@ -210,11 +210,13 @@ class Runner:
                 self._asked_at = self.world.monotonic()
                 return self.store.run(query)
             case Invoke(action=action, claim=claim):
-                return self._invoke(action, claim)
+                with tracing.attempt(action) as span:
+                    return span.ended(self._invoke(action, claim))
             case Read(values=values):
                 return self._read(dict(values))
             case Probe(action=action, values=values):
-                return self._probe(action, values)
+                with tracing.query(action) as span:
+                    return span.ended(self._probe(action, values))
             case Judge(policy=policy, planned=planned):
                 return self._judge(policy, planned)
             case Emit(action=action, receipt=receipt, result=result):
@@ -227,11 +229,13 @@ class Runner:
     async def _aperform(self, effect: Invoke | Read | Probe | Judge | Emit | Sleep) -> Any:
         match effect:
             case Invoke(action=action, claim=claim):
-                return await self._ainvoke(action, claim)
+                with tracing.attempt(action) as span:
+                    return span.ended(await self._ainvoke(action, claim))
             case Read(values=values):
                 return await self._aread(dict(values))
             case Probe(action=action, values=values):
-                return await self._aprobe(action, values)
+                with tracing.query(action) as span:
+                    return span.ended(await self._aprobe(action, values))
             case Judge(policy=policy, planned=planned):
                 return await self._ajudge(policy, planned)
             case Emit(action=action, receipt=receipt, result=result):
