@@ -7,12 +7,13 @@
 PYTHON ?=
 VENV ?= .venv
 PYTEST_ARGS ?=
+NOTEBOOKS_ARGS ?=
 WORKERS ?= 3
 PINS := pyproject.toml constraints.txt scripts/venv.sh
 RUN := $(VENV)/bin
 VERSION = $(shell "$(1)" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 
-.PHONY: help demo test test-deep check bench
+.PHONY: help demo test test-deep check bench notebooks
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1	\2/p' Makefile | expand -t 16
@@ -36,9 +37,12 @@ check: $(VENV)/.dev ## lint, format, types, import rules, tidiness
 bench: $(VENV)/.dev ## measure what the safety costs, beside the same without it
 	@$(RUN)/python bench/bench.py
 
+notebooks: $(VENV)/.notebooks ## run the notebooks and keep their outputs (NOTEBOOKS_ARGS=--check: change nothing)
+	@PATH="$(abspath $(RUN)):$$PATH" $(RUN)/python scripts/notebooks.py $(NOTEBOOKS_ARGS)
+
 ifneq ($(PYTHON),)
 ifneq ($(call VERSION,$(PYTHON)),$(call VERSION,$(VENV)/bin/python))
-$(VENV)/.demo $(VENV)/.dev: other-version
+$(VENV)/.demo $(VENV)/.dev $(VENV)/.notebooks: other-version
 endif
 endif
 .PHONY: other-version
@@ -51,3 +55,7 @@ $(VENV)/.demo: $(PINS)
 $(VENV)/.dev: $(PINS)
 	@PYTHON="$(PYTHON)" sh scripts/venv.sh "$(VENV)" dev
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.notebooks: $(PINS)
+	@PYTHON="$(PYTHON)" sh scripts/venv.sh "$(VENV)" dev,notebooks
+	@touch $@ $(VENV)/.dev $(VENV)/.demo
