@@ -34,6 +34,15 @@ class ActionContext:
     sent: list[str] = field(default_factory=list)
 
 
+LOGGED = ("action_id", "correlation_id", "tenant", "thread_id", "tool", "attempt")
+"""What a line of the log says of the action that it is about."""
+
+
+def named_in_logs(context: ActionContext | None) -> dict[str, object]:
+    """Return what a log record is given (`extra=`), or None for each where there is no action."""
+    return {name: getattr(context, name, None) for name in LOGGED}
+
+
 CURRENT: ContextVar[ActionContext | None] = ContextVar("settled_action", default=None)
 
 

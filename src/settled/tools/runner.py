@@ -34,7 +34,7 @@ from settled.tools.attempt import (
     restored,
     timeout_of,
 )
-from settled.tools.context import CURRENT, ActionContext
+from settled.tools.context import CURRENT, ActionContext, named_in_logs
 from settled.tools.contract import Contract, Inquiry, QueryFunction
 from settled.tools.effects import (
     Answer,
@@ -331,7 +331,7 @@ class Runner:
         if is_control_flow(error):
             raise error
         if not isinstance(error, Ended | InvalidArguments):
-            _report(self.contract.name, error)
+            _report(self.contract.name, error, context)
         return outcome_of_raise(error, context)
 
     def _came_late(self, action: Action, claim: Claim, body: "Future[Any]", context: ActionContext) -> None:
@@ -448,13 +448,14 @@ def _unreadable(error: InvalidArguments) -> Unknown:
     return Unknown(f"its stored arguments cannot be read here ({error})", cause=Unreadable)
 
 
-def _report(tool: str, error: BaseException) -> None:
+def _report(tool: str, error: BaseException, context: ActionContext | None) -> None:
     """Tell the log what a body raised; the model hears no more than a class name. A broken connection is what the
     ledger is for, and takes a line; anything else may be a fault of the body, and shows where.
     """
     is_connection = isinstance(error, OSError) or type(error).__module__.startswith(("httpx", "httpcore"))
     said = "the body of %s raised %s: what became of it is not known yet"
-    _log.warning(said, tool, type(error).__name__, exc_info=None if is_connection else error)
+    named = named_in_logs(context) if context else {}
+    _log.warning(said, tool, type(error).__name__, exc_info=None if is_connection else error, extra=named)
 
 
 def _verdict(judging: AnyFuture) -> Verdict:
