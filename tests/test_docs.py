@@ -1,0 +1,54 @@
+"""The guides' Python is run as it stands, page by page, with a shop on loopback and a model that follows a script."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripted import ScriptedModel, call, once
+from test_readme import Shop, run, shop
+
+__all__ = ["shop"]  # the fixture
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks_of(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+def printed(page: str, shop: Shop, capsys: pytest.CaptureFixture[str], **given: Any) -> list[str]:
+    """Run a page from top to bottom; return what it printed."""
+    names: dict[str, Any] = {"__name__": page, **given}
+    for block in blocks_of(page):
+        run(block, shop, names)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_contract_page(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its last line of output is the one that the text names; one refund came of four calls."""
+    said = printed("contract.md", shop, capsys)
+    assert said == ["succeeded duplicate conflict rejected"]
+    assert f"This prints `{said[0]}`" in (DOCS / "contract.md").read_text()
+    assert shop.posts == 1
+
+
+def test_the_page_on_moving_an_agent(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    """The agent before and after; the one after has its receipt although the reply is lost."""
+    shop.loses = True
+    model = ScriptedModel(script=once(call("refund", order_id="A-1001", amount=25)))
+    said = printed("moving.md", shop, capsys, model=model)
+    assert said == ["The request “refund (order_id A-1001)” was carried out. Receipt: RF-1."]
+    assert (shop.posts, len(shop.refunds)) == (1, 1)
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
+def test_every_page_is_tried(page: str) -> None:
+    """A page that gets Python gets a test here."""
+    tried = {"contract.md", "moving.md"}
+    assert not blocks_of(page) or page in tried or page in ELSEWHERE
+
+
+ELSEWHERE = {"testing.md"}
+"""Pages whose Python has a test of its own."""
