@@ -1,12 +1,15 @@
 """The guides' Python is run as it stands, page by page, with a shop on loopback and a model that follows a script."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from scripted import ScriptedModel, call, once
+from settled.runtime.cli import app
 from test_readme import Shop, run, shop
 
 __all__ = ["shop"]  # the fixture
@@ -52,3 +55,23 @@ def test_every_page_is_tried(page: str) -> None:
 
 ELSEWHERE = {"testing.md"}
 """Pages whose Python has a test of its own."""
+
+
+def commands() -> list[str]:
+    """Every `settled …` that a page tells its reader to type."""
+    pages = [*DOCS.glob("*.md"), DOCS.parent / "README.md"]
+    text = "\n".join(page.read_text() for page in pages)
+    typed = re.findall(r"^\$ (settled [^#\n]*)", text, re.MULTILINE)
+    return sorted({line.strip() for line in [*typed, *re.findall(r"`(settled [a-z][^`…]*)`", text)]})
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_command_that_is_told_exists(line: str) -> None:
+    """With the options that are told; a command that was renamed would be a dead end for whoever follows the page."""
+    _, *words = shlex.split(line)
+    command: Any = typer.main.get_command(app)
+    while words and hasattr(command, "commands"):
+        assert words[0] in command.commands, f"there is no {words[0]!r} in {line!r}"
+        command = command.commands[words.pop(0)]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in words if word.startswith("--")} <= known | {"--json", "--help"}
