@@ -22,7 +22,7 @@ demo: $(VENV)/.demo ## lose a reply on purpose and watch one ticket come out
 	@$(RUN)/settled demo
 
 test: $(VENV)/.dev ## run the tests (PYTEST_ARGS="-k name", --postgres=debian)
-	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+	@$(RUN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-deep: $(VENV)/.dev ## run the long searches of crash points and interleavings
 	@$(RUN)/python -m pytest -m deep $(PYTEST_ARGS)

@@ -14,6 +14,13 @@ from own_server import own_url, server  # noqa: F401 - fixtures
 if TYPE_CHECKING:
     from settled import Ledger
 
+LONGEST = (
+    *("test_demo_scenarios", "test_demo_approvals", "test_endpoint_died", "test_postgres_restarts"),
+    *("test_conformance", "test_mcp", "test_embedded", "test_approval_graph_kills", "test_graph_kills"),
+    *("test_middleware_kills", "test_secret", "test_session_cancelled", "test_cancelled", "test_frozen_worker"),
+)
+"""Begun first: a file stays with its worker, and one of these at the end would keep the others waiting."""
+
 _given_url = pytest.StashKey[str | None]()
 _home = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
 
@@ -36,6 +43,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_home].cleanup()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(LONGEST)))
 
 
 @pytest.fixture(scope="session")

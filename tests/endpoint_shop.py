@@ -1,21 +1,17 @@
 """Starts the shop of `children/endpoint_server.py` in a process, talks to it on a socket, and counts its effects."""
 
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
 import httpx2
 import psycopg
 
-SERVER = Path(__file__).parent / "children" / "endpoint_server.py"
+import processes
+
 TABLES = """
 CREATE SCHEMA IF NOT EXISTS shop;
 CREATE TABLE IF NOT EXISTS shop.effects (receipt integer GENERATED ALWAYS AS IDENTITY, key text NOT NULL);
@@ -31,12 +27,8 @@ class Shop:
             connection.execute(TABLES)
         self.database_url = database_url
         self.key = uuid4().hex
-        arguments = [f"--{name}={value}" for name, value in options.items()]
-        self.process = subprocess.Popen(
-            [sys.executable, str(SERVER), database_url, *arguments], stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        self.address = f"http://127.0.0.1:{self.process.stdout.readline().strip()}"
+        self.process = processes.start("endpoint_server.serve", database_url=database_url, **options)
+        self.address = f"http://127.0.0.1:{self.process.says()}"
         self.http = httpx2.Client(base_url=self.address, timeout=10)
 
     def post(
@@ -80,15 +72,23 @@ class Shop:
             assert time.monotonic() < end, f"the key is {self.state()}, not {state}"
             time.sleep(0.02)
 
+    def wait_for_transactions(self) -> None:
+        """Wait until no process of the shop is in the middle of one."""
+        open_ones = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND xact_start < now()"
+        end = time.monotonic() + 20
+        with psycopg.connect(self.database_url, autocommit=True) as connection:
+            while connection.execute(open_ones).fetchone() != (0,):
+                assert time.monotonic() < end, "a transaction stays open"
+                time.sleep(0.05)
+
     def wake(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
+        self.process.thaw()
 
     def close(self) -> None:
         self.http.close()
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.status()
 
 
 @contextmanager

@@ -29,20 +29,26 @@ class Child:
         self.pid = 0
         self.said: Any = None
         self.failed: str | None = None
+        self._status: int | None = None
 
     def started(self, timeout_s: float = 30.0) -> "Child":
         self.pid = self.lines.get(timeout=timeout_s)["pid"]
         return self
 
+    def says(self, timeout_s: float = 30.0) -> Any:
+        """Wait for what it says before its end."""
+        line = self.lines.get(timeout=timeout_s)
+        assert "said" in line, f"it ended: {line}"
+        return line["said"]
+
     def status(self, timeout_s: float = 30.0) -> int:
         """Wait for its end and return its exit code, negative for a signal."""
-        while True:
+        while self._status is None:
             line = self.lines.get(timeout=timeout_s)
             self.said = line.get("said", self.said)
             self.failed = line.get("failed", self.failed)
-            if "status" in line:
-                status: int = line["status"]
-                return status
+            self._status = line.get("status")
+        return self._status
 
     def result(self, timeout_s: float = 30.0) -> Any:
         """Wait for its end and return what it said."""
@@ -77,7 +83,8 @@ class Forker:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._children: list[Child] = []
         self._lock = threading.Lock()
-        threading.Thread(target=self._hear, daemon=True).start()
+        self._hearing = threading.Thread(target=self._hear, daemon=True)
+        self._hearing.start()
 
     def start(self, function: str, /, **args: Any) -> Child:
         """Start `jobs.<function>(**args)` in a new process."""
@@ -97,6 +104,9 @@ class Forker:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(10)
+        assert self._process.stdout is not None
+        self._hearing.join(10)
+        self._process.stdout.close()
 
     def _hear(self) -> None:
         assert self._process.stdout is not None

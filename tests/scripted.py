@@ -5,9 +5,11 @@ And `Bank`: an agent whose tools ask a person, the same for both doors.
 
 import asyncio
 import json
+import os
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from langchain_core.language_models import BaseChatModel
@@ -75,31 +77,45 @@ def once(*calls: dict[str, Any]) -> Script:
 
 
 class Remote:
-    """A remote side in a table: an effect is a committed row, and it can be asked by key."""
+    """A remote side in a table: an effect is a committed row, and it can be asked by key. It keeps its connection,
+    which several threads may use; a forked child opens one of its own.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
-        with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS effects (id serial, key text, detail text)")
+        self._pid = -1
+        self._execute("CREATE TABLE IF NOT EXISTS effects (id serial, key text, detail text)")
 
     def act(self, key: str, **detail: Any) -> dict[str, Any]:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            row = connection.execute(
-                "INSERT INTO effects (key, detail) VALUES (%s, %s) RETURNING id", [key, json.dumps(detail)]
-            ).fetchone()
-        assert row
-        return {"receipt": f"R-{row[0]}"}
+        done = self._execute("INSERT INTO effects (key, detail) VALUES (%s, %s) RETURNING id", key, json.dumps(detail))
+        return {"receipt": f"R-{done[0]}"}
 
     def find(self, key: str) -> str | None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            row = connection.execute("SELECT id FROM effects WHERE key = %s", [key]).fetchone()
-        return f"R-{row[0]}" if row else None
+        found = self._execute("SELECT min(id) FROM effects WHERE key = %s", key)
+        return f"R-{found[0]}" if found[0] is not None else None
 
     def count(self) -> int:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            row = connection.execute("SELECT count(*) FROM effects").fetchone()
-        assert row
-        return int(row[0])
+        return int(self._execute("SELECT count(*) FROM effects")[0])
+
+    def _execute(self, statement: LiteralString, *params: str) -> Sequence[Any]:
+        """Execute a statement, and return its first row."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._connection = psycopg.connect(self.url, autocommit=True)
+            weakref.finalize(self, _close, self._connection, self._pid).atexit = False
+        cursor = self._connection.execute(statement, params)
+        return (cursor.fetchone() if cursor.description else None) or ()
+
+
+_INHERITED: list[object] = []
+"""A parent's connections: to close one in a forked child would say goodbye on the parent's socket."""
+
+
+def _close(connection: "psycopg.Connection[Any]", pid: int) -> None:
+    if os.getpid() == pid:
+        connection.close()
+    else:
+        _INHERITED.append(connection)
 
 
 def tools_that_ask(far: Remote, approval: Any, /, **contract: Any) -> list[Any]:

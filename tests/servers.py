@@ -81,11 +81,14 @@ def debian() -> Iterator[str]:
 
 @contextmanager
 def template(server_url: str) -> Iterator[str]:
-    """The name of a migrated database to copy; nobody may be connected to it while it is copied."""
-    from settled.state.migrations import migrate
+    """The name of a database to copy that has been set up, a saver's tables with it; nobody may be connected to it
+    while it is copied.
+    """
+    from settled import Ledger, open_checkpointer
 
     with database(server_url) as url:
-        migrate(url)
+        with Ledger.connect(url) as ledger, open_checkpointer(ledger):
+            pass
         yield urlsplit(url).path.lstrip("/")
 
 
@@ -107,8 +110,7 @@ def _see_everybody_off(server_url: str, name: str) -> None:
     it meets one that is on its way out, which is after nearly every test.
     """
     ended = sql.SQL(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = {} AND backend_type = 'client backend'"
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = {} AND backend_type = 'client backend'"
     ).format(name)
     for _ in range(LOOKS):
         if not _execute(server_url, ended):

@@ -3,10 +3,7 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -20,6 +17,7 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from langgraph.types import Command
 
+import processes
 from acts import opened, rows
 from scripted import Bank, Remote, ScriptedModel, bank, call, once
 from settled import (
@@ -270,9 +268,8 @@ async def test_a_duplicate_updates_no_state(shop: Bank) -> None:
 @pytest.mark.parametrize("kind", ["tools node", "create_agent"])
 async def test_the_update_of_a_call_that_was_settled_before_a_kill_is_not_lost(database_url: str, kind: str) -> None:
     """The process dies when the outcome is recorded, and before LangGraph has stored the update."""
-    command = [sys.executable, __file__, database_url, kind]
-    died = await asyncio.to_thread(subprocess.run, command, timeout=60, check=False)
-    assert died.returncode == -signal.SIGKILL
+    died = processes.start("test_action_node_values.die", url=database_url, kind=kind)
+    assert await asyncio.to_thread(died.status, 60) == -signal.SIGKILL
     async with bank("sync", database_url) as shop:
         shop.agent = agent_of(kind, shop, [commanding(shop.remote)], None)
         await shop.run(None)
@@ -308,6 +305,5 @@ async def test_a_tool_message_is_its_content(shop: Bank) -> None:
     assert (good.artifact["code"], bad.artifact["code"]) == ("succeeded", "manual_review")
 
 
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
-    asyncio.run(run_and_die(*sys.argv[1:]))
+def die(*, url: str, kind: str) -> None:
+    asyncio.run(run_and_die(url, kind))

@@ -4,14 +4,12 @@ thread goes on with it. The approval stays what it was, it is spent once, and th
 import asyncio
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
+import processes
 from scripted import Remote, ScriptedModel, call, once
 from settled import (
     Absent,
@@ -49,7 +47,8 @@ def tool_of(remote: Remote) -> Any:
         remote="dedupes",
         query=find,
         approval=always(approvers=("supervisor",), four_eyes=True),
-        settle_window=10,
+        timeout=2,
+        settle_window=2,
         lease=60,
     )
     def refund(order: str, amount: float) -> dict[str, Any]:
@@ -110,11 +109,9 @@ async def arun_and_die(url: str, phase: str, point: int) -> None:
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_kill_at_any_effect_leaves_the_approval_and_one_effect(database_url: str, phase: str, door: str) -> None:
     """Bound to INV-102 and 118.5 through all of it; what was approved before the kill is not asked about again."""
-    ended = subprocess.run(
-        [sys.executable, __file__, database_url, phase, door], check=True, timeout=120, capture_output=True, text=True
-    )
-    points = int(ended.stdout)
-    assert points >= PHASES[phase], ended.stderr
+    killed = processes.start("test_approval_graph_kills.kill", url=database_url, phase=phase, door=door)
+    points = killed.result(120)
+    assert points >= PHASES[phase]
     remote = Remote(database_url)
     with Ledger.connect(database_url) as ledger, open_checkpointer(ledger) as saver:
         for point in range(points):
@@ -139,8 +136,8 @@ def assert_it_goes_on(ledger: Ledger, session: Session, phase: str) -> None:
     assert [event.trigger for event in ledger.timeline(one.id)].count("approve") == 1, name
 
 
-def main(url: str, phase: str, door: str) -> None:
-    """Fork a child for each point, after the imports, until one lives; print how many died."""
+def kill(*, url: str, phase: str, door: str) -> int:
+    """Fork a child for each point until one lives; return how many died."""
     for point in range(MOST_POINTS):
         child = os.fork()
         if not child:
@@ -152,11 +149,5 @@ def main(url: str, phase: str, door: str) -> None:
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):
             assert os.WEXITSTATUS(status) == 0
-            print(point)
-            return
+            return point
     raise AssertionError(f"none of {MOST_POINTS} children lived")
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
-    main(*sys.argv[1:])

@@ -5,7 +5,8 @@ the same text, artifact and status of each tool message.
 """
 
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -33,11 +34,26 @@ CASES = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def here(request: pytest.FixtureRequest, server_url: str, migrated_template: str) -> AsyncIterator[Stage]:
-    """One door, on a database of its own."""
-    with servers.database(server_url, like=migrated_template) as url:
-        async with stage(url, *request.param) as opened:
-            yield opened
+async def stages(server_url: str, migrated_template: str) -> AsyncIterator[Callable[[str, str], Awaitable[Stage]]]:
+    """Each door is opened once, on a database of its own. (A fixture with parameters would be made anew for each case,
+    since no two of them have the same number.)
+    """
+    async with AsyncExitStack() as stack:
+        opened: dict[tuple[str, str], Stage] = {}
+
+        async def open_once(door: str, mode: str) -> Stage:
+            if (door, mode) not in opened:
+                url = stack.enter_context(servers.database(server_url, like=migrated_template))
+                opened[door, mode] = await stack.enter_async_context(stage(url, door, mode))
+            return opened[door, mode]
+
+        yield open_once
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def here(request: pytest.FixtureRequest, stages: Callable[[str, str], Awaitable[Stage]]) -> Stage:
+    """One door."""
+    return await stages(*request.param)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import servers
-from demos import KEYS, Play, about_writes, demo, triggers
+from demos import KEYS, Play, about_writes, triggers
 from settled import Allow, Ask, PlannedAction
 from settled.demo.scenarios import SCENARIOS
 from settled.demo.tools import over_the_limit, reimbursement_tools
@@ -23,7 +23,7 @@ APPROVAL_KEYS = {
 def played(server_url: str) -> Iterator[Play]:
     """Play a scenario once for the whole module, and return its document."""
     with servers.database(server_url) as url:
-        yield Play(url)
+        yield Play(url, {"approval-crash": "zh", "two-approvers": "zh"})
 
 
 def approval_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -110,9 +110,8 @@ def test_a_request_that_nobody_answers_expires_and_the_user_is_told(played: Play
     assert "was not carried out: no decision by supervisor came in time" in document["reply"]
 
 
-def test_after_a_kill_the_approval_is_still_bound_to_the_invoice_and_its_amount(server_url: str) -> None:
-    with servers.database(server_url) as url:
-        page = demo(url, "approval-crash", "--language", "zh").stdout
+def test_after_a_kill_the_approval_is_still_bound_to_the_invoice_and_its_amount(played: Play) -> None:
+    page = played.page("approval-crash")
     order = [page.index(part) for part in ("SIGKILL", "process 2 takes over", "process 2 waits", "clicks approve")]
     assert order == sorted(order)
     (killed,), (seen,) = rows(page, "SIGKILL", "planned"), rows(page, "maria", "sees the request")
@@ -133,9 +132,8 @@ def test_a_kill_while_it_waits_repeats_nothing(played: Play) -> None:
     assert (approval["decision"], approval["decided_by"], bool(approval["spent_at"])) == ("approve", "maria", True)
 
 
-def test_of_two_supervisors_one_decides_and_the_other_hears_it(server_url: str) -> None:
-    with servers.database(server_url) as url:
-        page = demo(url, "two-approvers", "--language", "zh").stdout
+def test_of_two_supervisors_one_decides_and_the_other_hears_it(played: Play) -> None:
+    page = played.page("two-approvers")
     (recorded,) = rows(page, "clicks approve", "recorded")
     (refused,) = rows(page, "clicks approve", "refused")
     first, second = ("maria", "jonas") if "maria" in recorded else ("jonas", "maria")
@@ -167,21 +165,21 @@ def test_what_would_exceed_the_budget_is_not_filed_and_the_user_is_told(played: 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("approval", "已办理完毕"),
+        ("approval-crash", "已办理完毕"),
+        pytest.param("approval", "已办理完毕", marks=pytest.mark.deep),
         pytest.param("approval-change", "金额 180.00”已办理完毕", marks=pytest.mark.deep),
         pytest.param("approval-expired", "没有在期限内作出审批", marks=pytest.mark.deep),
         pytest.param("budget", "已达到限额（已用 118.5，限额 150，这次还需要 64）", marks=pytest.mark.deep),
     ],
 )
 def test_the_user_is_answered_in_his_language(played: Play, name: str, said: str) -> None:
-    document = played(name, "--language", "zh")
+    document = played(name, "zh")
     assert document["effects"] == document["expected_effects"]
     assert said in document["reply"]
 
 
-def test_the_page_says_who_decided_what_and_when(server_url: str) -> None:
-    with servers.database(server_url) as url:
-        page = demo(url, "approval-change").stdout
+def test_the_page_says_who_decided_what_and_when(played: Play) -> None:
+    page = played.page("approval-change")
     parts = (
         *("118.50", "by maria", "the call is changed", "replaced by another request"),
         *("clicks on the old page", "refused: act-", "used once"),

@@ -6,15 +6,13 @@ An old decision still meets its action: one effect, and nobody is told that noth
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
+import processes
 from acts import Door, both_doors, rows, states
 from scripted import Remote, ScriptedModel, call, once
 from settled import (
@@ -104,8 +102,7 @@ both_identities = pytest.mark.parametrize("identity", IDENTITIES)
 
 def die_in(url: str, how: str, identity: str) -> None:
     """Make the call with the old version in a process of its own, which is killed after the effect."""
-    died = subprocess.run([sys.executable, __file__, url, how, identity], timeout=60, check=False)
-    assert died.returncode == -signal.SIGKILL
+    assert processes.start("test_deploys.die", url=url, how=how, identity=identity).status(60) == -signal.SIGKILL
     assert (states(url), Remote(url).count()) == (["running"], 1)
 
 
@@ -237,7 +234,7 @@ async def test_a_fork_with_other_arguments_is_still_another_decision(
     assert (same.code, same.receipt) == (Code.SUCCEEDED, "R-1")
 
 
-def main(url: str, how: str, identity: str) -> None:
+def die(*, url: str, how: str, identity: str) -> None:
     """Make the call with the old version, and die in it."""
     tool = old(Remote(url), identity)
     if how == "agent":
@@ -245,8 +242,3 @@ def main(url: str, how: str, identity: str) -> None:
     else:
         with Ledger.connect(url) as ledger:
             perform(tool, CALL, ledger=ledger, thread_id="t", decision="click")
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
-    main(*sys.argv[1:])

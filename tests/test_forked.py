@@ -1,7 +1,7 @@
 """A process that has performed forks, as servers do that load the application first: child and parent both go on.
 
 A fork copies the list of idle body threads, the pools and the lease keeper, but none of the threads and no connection
-of its own. The test's process is not forked: a script in its own process is.
+of its own. The test's process is not forked: a script in its own process is, once for each test.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,15 +96,32 @@ def backend(ledger: Ledger) -> int:
         return connection.info.backend_pid
 
 
+@pytest.fixture(scope="module")
+def script() -> Iterator["subprocess.Popen[str]"]:
+    """The script: a process of its own, with all imported, carries out each line and ends as scripts do."""
+    command = [sys.executable, __file__]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as running:
+        yield running
+        assert running.stdin is not None
+        running.stdin.close()
+        assert running.wait(10) == 0
+
+
+def run(script: "subprocess.Popen[str]", **how: str) -> Any:
+    assert script.stdin is not None
+    assert script.stdout is not None
+    script.stdin.write(json.dumps(how) + "\n")
+    script.stdin.flush()
+    return json.loads(script.stdout.readline())
+
+
 @pytest.mark.parametrize("ending", ["os._exit", "the end of the script"])
 @pytest.mark.parametrize("kind", CHILDREN)
-def test_a_forked_child_performs_and_leaves_its_parent_alone(database_url: str, kind: str, ending: str) -> None:
+def test_a_forked_child_performs_and_leaves_its_parent_alone(
+    script: "subprocess.Popen[str]", database_url: str, kind: str, ending: str
+) -> None:
     """The child's bodies run once each; the parent's connections and locks are what they were when it has gone."""
-    ran = subprocess.run(
-        [sys.executable, __file__, database_url, kind, ending], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    child, parent = json.loads(ran.stdout)
+    child, parent = run(script, url=database_url, kind=kind, ending=ending)
     wanted: dict[str, object] = {
         "sync": [["succeeded", "R-4"], ["succeeded", "R-5"], ["duplicate", "R-4"]],
         "async": [["succeeded", "R-4"], ["succeeded", "R-5"], ["duplicate", "R-4"]],
@@ -125,7 +142,7 @@ def test_a_forked_child_performs_and_leaves_its_parent_alone(database_url: str, 
     assert states(database_url) == ["succeeded"] * Remote(database_url).count()
 
 
-def main(url: str, kind: str, ending: str) -> None:
+def perform_and_fork(*, url: str, kind: str, ending: str) -> None:
     """Perform, fork, let the child work, and perform again."""
     ledger = Ledger.connect(url, max_connections=1)
     sync_with(ledger, "P")
@@ -151,9 +168,19 @@ def main(url: str, kind: str, ending: str) -> None:
     }
     lock.give_back()
     ledger.close()
-    sys.stdout.write(json.dumps([child, parent]))
+    sys.stdout.write(json.dumps([child, parent]) + "\n")
+
+
+def main() -> None:
+    """Carry out what each line asks for, in a process of its own."""
+    for line in sys.stdin:
+        if not (pid := os.fork()):
+            perform_and_fork(**json.loads(line))
+            return
+        if os.waitpid(pid, 0)[1]:
+            return
 
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parent))
-    main(*sys.argv[1:])
+    main()

@@ -12,7 +12,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 from langchain_mcp_adapters.client import MultiServerMCPClient
 from langchain_mcp_adapters.interceptors import MCPToolCallRequest
-from langchain_mcp_adapters.tools import load_mcp_tools
+from langchain_mcp_adapters.tools import convert_mcp_tool_to_langchain_tool, load_mcp_tools
+from mcp.types import Tool as Listed
 
 from acts import action_of, both_doors, count, states, through_async, triggers_of
 from scripted import Script, ScriptedModel, call, calling
@@ -41,6 +42,7 @@ from settled.tools.mcp import _meaning
 
 SERVER = Path(__file__).parent / "children" / "mcp_server.py"
 PAYMENT = {"invoice": "INV-1", "amount": 25}
+LISTED: list[Listed] = []
 BY_INVOICE: dict[str, Any] = {"identity": ("invoice",), "markers": {"note": Incidental()}}
 
 
@@ -56,8 +58,20 @@ class Bank:
             carry_key(self.client)
 
     async def tools(self, overrides: Mapping[str, Any] | None = None, **defaults: Any) -> dict[str, ActionTool]:
-        found = actions_from_mcp(await self.client.get_tools(), overrides, **defaults)
+        found = actions_from_mcp(await self.loaded(), overrides, **defaults)
         return {tool.name: tool for tool in found}
+
+    async def loaded(self) -> list[BaseTool]:
+        """The client's tools, as `get_tools` makes them; a server is started for their list once for all tests."""
+        if not LISTED:
+            async with self.client.session("bank") as session:
+                LISTED.extend((await session.list_tools()).tools)
+        how: dict[str, Any] = {
+            "connection": self.client.connections["bank"],
+            "server_name": "bank",
+            "tool_interceptors": self.client.tool_interceptors,
+        }
+        return [convert_mcp_tool_to_langchain_tool(None, tool, **how) for tool in LISTED]
 
     def switch(self, fault: str) -> None:
         """Let the next payment meet a fault."""
@@ -74,7 +88,7 @@ class Bank:
 
     async def find(self, inquiry: Inquiry) -> Found | Absent:
         """Ask the server what became of a payment, through its own tool."""
-        tools = {tool.name: tool for tool in await self.client.get_tools()}
+        tools = {tool.name: tool for tool in await self.loaded()}
         found = await tools["find_payment"].ainvoke({"invoice": inquiry.arguments["invoice"]})
         payment = json.loads(found[0]["text"])
         if payment["receipt"] is None:
@@ -89,7 +103,7 @@ def bank(tmp_path: Path) -> Bank:
 
 async def test_annotations_say_what_a_repeat_would_do(bank: Bank) -> None:
     """A read, an idempotent write, and everything else; what the server says of itself is kept."""
-    tools = await bank.tools()
+    tools = {tool.name: tool for tool in actions_from_mcp(await bank.client.get_tools())}
     assert {name: str(tool.contract.risk) for name, tool in tools.items()} == {
         "pay": "non_idempotent_write",
         "find_payment": "read",
@@ -184,7 +198,7 @@ async def test_transport_dropped_without_a_query_is_for_a_person(door: Any, bank
 async def test_the_plain_tool_pays_twice(tmp_path: Path) -> None:
     """The same loss without a ledger: whoever retries the tool pays again."""
     bank = Bank(tmp_path, keyed=False)
-    pay = next(tool for tool in await bank.client.get_tools() if tool.name == "pay")
+    pay = next(tool for tool in await bank.loaded() if tool.name == "pay")
     bank.switch("drop")
     await pay.with_retry(stop_after_attempt=2, wait_exponential_jitter=False).ainvoke(PAYMENT)
     assert len(bank.effects) == 2

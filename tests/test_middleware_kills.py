@@ -7,17 +7,16 @@ The plain version stands beside it: a `create_agent` repeats the third call, and
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.types import Command
 
+import processes
 from scripted import Bank, Remote, bank, call, once
 from settled import World, always
 from settled.tools.effects import Effect
@@ -67,8 +66,9 @@ async def test_a_kill_in_the_third_of_three_calls(
     database_url: str, kind: str, whose: str, door: str, effects: int
 ) -> None:
     remote = await asyncio.to_thread(Remote, database_url)
-    died = await asyncio.to_thread(child, "third", database_url, kind, whose, door)
-    assert died.returncode == -signal.SIGKILL
+    how = {"url": database_url, "kind": kind, "whose": whose, "door": door}
+    died = await asyncio.to_thread(partial(processes.start, "test_middleware_kills.die_in_the_third", **how))
+    assert await asyncio.to_thread(died.status, 60) == -signal.SIGKILL
     assert remote.count() == 3
     messages = await run(database_url, kind, whose, door, dies=False)
     assert remote.count() == effects
@@ -78,9 +78,8 @@ async def test_a_kill_in_the_third_of_three_calls(
         assert len({message.artifact["receipt"] for message in told(messages)}) == 3
 
 
-def child(what: str, *args: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, __file__, what, *args]
-    return subprocess.run(command, timeout=120, check=False, stdout=subprocess.PIPE, text=True)
+def die_in_the_third(*, url: str, kind: str, whose: str, door: str) -> None:
+    asyncio.run(run(url, kind, whose, door, dies=True))
 
 
 def agent_at(shop: Bank, kind: str, *, asks: bool, point: int | None = None) -> Any:
@@ -101,9 +100,9 @@ def agent_at(shop: Bank, kind: str, *, asks: bool, point: int | None = None) -> 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_kill_at_any_effect(database_url: str, kind: str, asks: bool, door: str) -> None:
     """Of an approved call the process dies while it takes the person's answer: that may be asked for again."""
-    ended = await asyncio.to_thread(child, "any", database_url, kind, "asks" if asks else "", door)
-    assert ended.returncode == 0
-    points = int(ended.stdout)
+    how: dict[str, Any] = {"url": database_url, "kind": kind, "asks": asks, "door": door}
+    killed = await asyncio.to_thread(partial(processes.start, "test_middleware_kills.die_at_any", **how))
+    points = await asyncio.to_thread(killed.result, 120)
     assert points >= (8 if asks else 6)
     remote = await asyncio.to_thread(Remote, database_url)
     async with bank(door, database_url) as shop:
@@ -133,7 +132,7 @@ async def take(url: str, kind: str, asks: bool, door: str, point: int) -> None:
         await shop.run(given, thread_id=thread_id)
 
 
-def at_any(url: str, kind: str, asks: bool, door: str) -> int:
+def die_at_any(*, url: str, kind: str, asks: bool, door: str) -> int:
     """Fork a child for each point until one lives; return how many have died."""
     Remote(url)
     for point in range(MOST_POINTS):
@@ -147,12 +146,3 @@ def at_any(url: str, kind: str, asks: bool, door: str) -> int:
             return point + 1
         assert os.WTERMSIG(status) == signal.SIGKILL
     raise AssertionError("no child has lived")
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent))
-    what, url, kind, how, door = sys.argv[1:]
-    if what == "third":
-        asyncio.run(run(url, kind, how, door, dies=True))
-    else:
-        print(at_any(url, kind, bool(how), door))

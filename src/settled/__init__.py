@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from settled.graph.agent import build_agent
+    from settled.graph.chain import Chain, chain
     from settled.graph.checkpointer import aopen_checkpointer, open_checkpointer
     from settled.graph.middleware import ActionMiddleware
     from settled.graph.node import ActionNode
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from settled.tools.arguments import LEFT_OUT
     from settled.tools.backoff import Backoff
     from settled.tools.budget import Budget
+    from settled.tools.chain_outcome import ChainOutcome, StepOutcome
+    from settled.tools.chain_standing import ChainState, StepState
+    from settled.tools.chains import ChainChanged, SoFar, StepDone, step
     from settled.tools.context import ActionContext, current_action
     from settled.tools.contract import ActionTool, Contract, ContractWarning, Inquiry, Remote, Risk, action
     from settled.tools.decisions import Approve, Edit, Reject
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "settled.graph.agent": ("build_agent",),
+    "settled.graph.chain": ("Chain", "chain"),
     "settled.graph.checkpointer": ("aopen_checkpointer", "open_checkpointer"),
     "settled.graph.middleware": ("ActionMiddleware",),
     "settled.graph.node": ("ActionNode",),
@@ -79,6 +84,9 @@ _WHERE = {
     "settled.tools.arguments": ("LEFT_OUT",),
     "settled.tools.backoff": ("Backoff",),
     "settled.tools.budget": ("Budget",),
+    "settled.tools.chain_outcome": ("ChainOutcome", "StepOutcome"),
+    "settled.tools.chain_standing": ("ChainState", "StepState"),
+    "settled.tools.chains": ("ChainChanged", "SoFar", "StepDone", "step"),
     "settled.tools.context": ("ActionContext", "current_action"),
     "settled.tools.contract": ("ActionTool", "Contract", "ContractWarning", "Inquiry", "Remote", "Risk", "action"),
     "settled.tools.decisions": ("Approve", "Edit", "Reject"),
@@ -116,6 +124,10 @@ __all__ = [
     "AskAgain",
     "Backoff",
     "Budget",
+    "Chain",
+    "ChainChanged",
+    "ChainOutcome",
+    "ChainState",
     "ClaimLost",
     "Code",
     "Compensation",
@@ -164,7 +176,11 @@ __all__ = [
     "Session",
     "SettledError",
     "ShownOtherwise",
+    "SoFar",
     "State",
+    "StepDone",
+    "StepOutcome",
+    "StepState",
     "StoredAnswer",
     "Succeeded",
     "ThreadBusy",
@@ -180,6 +196,7 @@ __all__ = [
     "as_action",
     "build_agent",
     "carry_key",
+    "chain",
     "claimed_request",
     "current_action",
     "first_time",
@@ -188,6 +205,7 @@ __all__ = [
     "over",
     "perform",
     "permitted",
+    "step",
 ]
 
 

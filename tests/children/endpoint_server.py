@@ -1,10 +1,9 @@
-"""A shop with an endpoint of its own, guarded by the middleware: run by `tests/endpoint_shop.py` with uvicorn.
+"""A shop with an endpoint of its own, guarded by the middleware: started by `tests/endpoint_shop.py`, on uvicorn.
 
 `POST /tickets` takes what shall go wrong in its payload. Each effect is a row of `shop.effects`, in which no key is
 unique: a second effect would be seen.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -20,6 +19,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from telling import say
 
 from settled.runtime.idempotency import IdempotencyMiddleware, claimed_request
 from settled.tools.effects import Inconclusive
@@ -33,19 +33,11 @@ EFFECT = "INSERT INTO shop.effects (key) VALUES (%s) RETURNING receipt"
 class Shop:
     """The handlers: plain functions of a request, the same under each framework."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.url = options.url
-        self.is_mortal = options.mortal
-        reconcile = {"find": self.find, "cannot": self.cannot, "fails": self.fails, "none": None}[options.reconcile]
-        self.keys = IdempotencyStore(
-            self.url,
-            scope="shop",
-            reconcile=reconcile,
-            lease_s=options.lease,
-            wait_s=options.wait,
-            keep=timedelta(days=1),
-            max_answer_bytes=options.limit,
-        )
+    def __init__(self, url: str, *, is_mortal: bool, reconcile: str, **keys: Any) -> None:
+        self.url = url
+        self.is_mortal = is_mortal
+        asked = {"find": self.find, "cannot": self.cannot, "fails": self.fails, "none": None}[reconcile]
+        self.keys = IdempotencyStore(url, scope="shop", reconcile=asked, keep=timedelta(days=1), **keys)
 
     async def effect(self, key: str) -> str:
         async with await psycopg.AsyncConnection.connect(self.url, autocommit=True) as connection:
@@ -174,18 +166,20 @@ def _user(scope: Any) -> str | None:
     return None if user == "nobody" else user
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("url")
-    parser.add_argument("--framework", default="starlette")
-    parser.add_argument("--reconcile", default="find")
-    parser.add_argument("--lease", type=float, default=2.0)
-    parser.add_argument("--mortal", type=int, default=1)
-    parser.add_argument("--wait", type=float, default=2.0)
-    parser.add_argument("--limit", type=int, default=100_000)
-    options = parser.parse_args()
-    shop = Shop(options)
-    app = fastapi(shop) if options.framework == "fastapi" else starlette(shop)
+def serve(
+    *,
+    database_url: str,
+    framework: str = "starlette",
+    reconcile: str = "find",
+    lease: float = 2.0,
+    mortal: bool = True,
+    wait: float = 2.0,
+    limit: int = 100_000,
+) -> None:
+    """Serve on a free port of the loopback interface, which is said."""
+    keys = {"lease_s": lease, "wait_s": wait, "max_answer_bytes": limit}
+    shop = Shop(database_url, is_mortal=mortal, reconcile=reconcile, **keys)
+    app = fastapi(shop) if framework == "fastapi" else starlette(shop)
     app.add_middleware(
         IdempotencyMiddleware,
         store=shop.keys,
@@ -195,11 +189,7 @@ def main() -> None:
         max_request_bytes=200_000,
     )
     listener = socket.create_server(("127.0.0.1", 0))
-    print(listener.getsockname()[1], flush=True)
+    say(listener.getsockname()[1])
     config = uvicorn.Config(app, ws="none", lifespan="off", log_level="critical", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     asyncio.run(server.serve(sockets=[listener]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Starts child processes quickly: imports the library once, then forks for each job that a line of JSON asks for.
+"""Starts child processes quickly: imports what they need once, then forks for each job that a line of JSON asks for.
 
 It has one thread and no connection, so a fork of it is as good as a fresh interpreter. Run by `tests/processes.py`:
 stdin takes `{"job", "function", "args"}`, the function one of `jobs` or "module.function"; stdout tells
@@ -12,20 +12,22 @@ import os
 import select
 import sys
 import traceback
+from collections.abc import Callable
 
-import jobs  # noqa: F401 - imported before the forks, so that no child has to
+from telling import is_job, say, tell
 
 
-def tell(**line: object) -> None:
-    """One write of less than a pipe's atomic size: the lines of several processes never mix."""
-    os.write(1, json.dumps(line).encode() + b"\n")
+def found(function: str) -> Callable[..., object]:
+    module, _, name = function.rpartition(".")
+    wanted: Callable[..., object] = getattr(importlib.import_module(module or "jobs"), name)
+    return wanted
 
 
 def carry_out(job: int, function: str, args: dict[str, object]) -> None:
     code = 1
     try:
-        module, _, name = function.rpartition(".")
-        tell(job=job, said=getattr(importlib.import_module(module or "jobs"), name)(**args))
+        is_job(job)
+        say(found(function)(**args))
         code = 0
     except BaseException:
         tell(job=job, failed=traceback.format_exc()[-3000:])
@@ -49,6 +51,8 @@ def main() -> None:
             return
         *lines, unread = (unread + read).split(b"\n")
         for line in map(json.loads, lines):
+            with contextlib.suppress(Exception):  # the child tells what is wrong with it
+                found(line["function"])
             pid = os.fork()
             if pid == 0:
                 carry_out(line["job"], line["function"], line["args"])

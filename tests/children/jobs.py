@@ -6,6 +6,9 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import anyio._backends._asyncio  # noqa: F401 - these two would be imported by the first request of each child
+import httpcore2  # noqa: F401
+
 from processes import at_once
 from remote import payment
 from settled import ActionTool, Ledger, Outcome, aperform, perform
