@@ -46,14 +46,25 @@ def test_the_page_on_moving_an_agent(shop: Shop, capsys: pytest.CaptureFixture[s
     assert (shop.posts, len(shop.refunds)) == (1, 1)
 
 
+def test_the_page_on_chains(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    """The chain is done with two receipts, and the message of the action after it is delivered."""
+    said = printed("chains.md", shop, capsys)
+    assert said == [
+        "cannot be undone: ship",
+        "succeeded {'deduct_coupon': 'RF-1', 'ship': 'RF-2'}",
+        "told: warehouse {'order': 'A-1', 'receipt': 'RF-3'}",
+    ]
+    assert shop.posts == 3
+
+
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))
 def test_every_page_is_tried(page: str) -> None:
     """A page that gets Python gets a test here."""
-    tried = {"contract.md", "moving.md"}
+    tried = {"contract.md", "moving.md", "chains.md"}
     assert not blocks_of(page) or page in tried or page in ELSEWHERE
 
 
-ELSEWHERE = {"testing.md"}
+ELSEWHERE = {"testing.md", "checklist.md"}
 """Pages whose Python has a test of its own."""
 
 

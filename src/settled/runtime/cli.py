@@ -11,15 +11,23 @@ from typing import Annotated
 
 import typer
 
+from settled.runtime.chain_commands import chains
+from settled.runtime.check import check
 from settled.runtime.decisions import decisions
 from settled.runtime.options import ActionId, DatabaseUrl, Json, Limit, Tenant, Thread, checked_url, connect
+from settled.runtime.outbox_commands import outbox
 from settled.runtime.output import print_json, print_page, width
+from settled.runtime.serve import serve
+from settled.runtime.tokens import tokens
+from settled.runtime.working import purge, worker
 from settled.state.errors import NotFound, SettledError
 
 app = typer.Typer(name="settled", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 actions = typer.Typer(help="Read the ledger, and decide what waits for a person.", no_args_is_help=True)
 db = typer.Typer(help="The ledger's database.", no_args_is_help=True)
 app.add_typer(actions, name="actions")
+app.add_typer(chains, name="chains")
+app.add_typer(outbox, name="outbox")
 app.add_typer(db, name="db")
 
 WrongUse: type[typer.BadParameter] = typer.BadParameter.__mro__[2]
@@ -173,6 +181,11 @@ def show_action(
 
 
 actions.add_typer(decisions)
+app.command()(worker)
+db.command()(purge)
+app.command()(check)
+app.command()(serve)
+app.add_typer(tokens, name="tokens")
 
 
 @db.command()
