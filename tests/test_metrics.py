@@ -51,7 +51,7 @@ def test_what_is_open_is_counted(ledger: Ledger, swept: bool) -> None:
     """Whether a worker has read the ledger already or not; what is settled counts among the recent ones alone."""
     act(ledger)
     if swept:
-        work.on(ledger).run(work.sweep(most=100, grace_s=2, most_s=60))
+        work.on(ledger).run(work.sweep("new", most=100, grace_s=2, most_s=60))
     found = scraped(ledger)
     assert found["settled_up",] == 1
     assert found["settled_open_actions", "default", "ask", "planned"] == 1

@@ -114,3 +114,22 @@ def test_the_blocks_pass_strict_types(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", str(tmp_path / "readme.py")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+SHARED = (
+    r"^```python\n(.*?)^```",
+    r"^```mermaid\n(.*?)^```",
+    r"\]\((tests/[^)]*)\)",
+    r"\]\(((?:docs|src)[^)]*)\)",
+    r"^(## |\||- )",
+)
+"""Code, the picture, links to tests and to pages, and how many parts, rows and points there are."""
+
+
+@pytest.mark.parametrize("part", SHARED)
+def test_the_chinese_readme_has_the_same_parts(part: str) -> None:
+    """What is changed in one is changed in the other."""
+    english, chinese = ((ROOT / name).read_text() for name in ("README.md", "README.zh.md"))
+    found = re.findall(part, english, re.DOTALL | re.MULTILINE)
+    assert found
+    assert re.findall(part, chinese, re.DOTALL | re.MULTILINE) == found

@@ -47,18 +47,26 @@ if TYPE_CHECKING:
     from settled.tools.context import ActionContext, current_action
     from settled.tools.contract import ActionTool, Contract, ContractWarning, Inquiry, Remote, Risk, action
     from settled.tools.decisions import Approve, Edit, Reject
+    from settled.tools.delivery import Delivery, Undelivered
     from settled.tools.desk import Desk, ManualCase
+    from settled.tools.dispatcher import Dispatcher
+    from settled.tools.dispatching import Dispatched
     from settled.tools.effects import Absent, Found, Inconclusive
     from settled.tools.endpoint import IdempotencyStore, StoredAnswer
     from settled.tools.endpoint_http import EndpointRequest
+    from settled.tools.inbox import Inbox
     from settled.tools.mcp import actions_from_mcp, carry_key
     from settled.tools.messages import Code
+    from settled.tools.outbox import Outbox
     from settled.tools.outcome import Conflict, Ended, Forbidden, Invalid, Refused, Rejected, Succeeded, Unknown
     from settled.tools.perform import aperform, perform
     from settled.tools.policy import Allow, Ask, Deny, PlannedAction, always, first_time, over, permitted
     from settled.tools.resolutions import AskAgain, DidNotHappen, Happened
     from settled.tools.result import Outcome
     from settled.tools.runner import World
+    from settled.tools.sinks.procrastinate_task import ProcrastinateTask
+    from settled.tools.sinks.signature import Unverified, new_secret, verified
+    from settled.tools.sinks.webhook import Webhook
     from settled.tools.wrapping import as_action
 
 _WHERE = {
@@ -90,12 +98,17 @@ _WHERE = {
     "settled.tools.context": ("ActionContext", "current_action"),
     "settled.tools.contract": ("ActionTool", "Contract", "ContractWarning", "Inquiry", "Remote", "Risk", "action"),
     "settled.tools.decisions": ("Approve", "Edit", "Reject"),
+    "settled.tools.delivery": ("Delivery", "Undelivered"),
     "settled.tools.desk": ("Desk", "ManualCase"),
+    "settled.tools.dispatcher": ("Dispatcher",),
+    "settled.tools.dispatching": ("Dispatched",),
     "settled.tools.effects": ("Absent", "Found", "Inconclusive"),
     "settled.tools.endpoint": ("IdempotencyStore", "StoredAnswer"),
     "settled.tools.endpoint_http": ("EndpointRequest",),
+    "settled.tools.inbox": ("Inbox",),
     "settled.tools.mcp": ("actions_from_mcp", "carry_key"),
     "settled.tools.messages": ("Code",),
+    "settled.tools.outbox": ("Outbox",),
     "settled.tools.outcome": (
         "Conflict", "Ended", "Forbidden", "Invalid", "Refused", "Rejected", "Succeeded", "Unknown",
     ),
@@ -104,6 +117,9 @@ _WHERE = {
     "settled.tools.resolutions": ("AskAgain", "DidNotHappen", "Happened"),
     "settled.tools.result": ("Outcome",),
     "settled.tools.runner": ("World",),
+    "settled.tools.sinks.procrastinate_task": ("ProcrastinateTask",),
+    "settled.tools.sinks.signature": ("Unverified", "new_secret", "verified"),
+    "settled.tools.sinks.webhook": ("Webhook",),
     "settled.tools.wrapping": ("as_action",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
@@ -135,9 +151,12 @@ __all__ = [
     "Contract",
     "ContractError",
     "ContractWarning",
+    "Delivery",
     "Deny",
     "Desk",
     "DidNotHappen",
+    "Dispatched",
+    "Dispatcher",
     "Done",
     "DuplicateAction",
     "Edit",
@@ -150,6 +169,7 @@ __all__ = [
     "IdempotencyMiddleware",
     "IdempotencyStore",
     "IllegalTransition",
+    "Inbox",
     "Incidental",
     "Inconclusive",
     "Inquiry",
@@ -163,9 +183,11 @@ __all__ = [
     "NotFound",
     "NotPermitted",
     "Ordered",
+    "Outbox",
     "Outcome",
     "PlannedAction",
     "Precision",
+    "ProcrastinateTask",
     "Refused",
     "Reject",
     "Rejected",
@@ -185,8 +207,11 @@ __all__ = [
     "Succeeded",
     "ThreadBusy",
     "Trigger",
+    "Undelivered",
     "Unguarded",
     "Unknown",
+    "Unverified",
+    "Webhook",
     "World",
     "action",
     "actions_from_mcp",
@@ -201,11 +226,13 @@ __all__ = [
     "current_action",
     "first_time",
     "http",
+    "new_secret",
     "open_checkpointer",
     "over",
     "perform",
     "permitted",
     "step",
+    "verified",
 ]
 
 

@@ -53,7 +53,9 @@ WHAT: Mapping[str, str] = {
     "lapse": "the permission ended",
     "ask_again": "sent back to be asked about",
     "compensate": "to be undone",
+    "compensate_again": "to be undone by another try",
     "compensated": "undone",
+    "redrive": "its message is delivered again",
 }
 """What each trigger means to a person."""
 
@@ -196,6 +198,8 @@ def _facts(action: Action) -> list[tuple[str, object]]:
         ("requester", action.requester),
         ("replaces", action.supersedes),
         ("replaced by", action.superseded_by),
+        ("undoes", action.compensates),
+        ("undone by" if action.state is State.COMPENSATED else "to be undone by", action.compensated_by),
         ("attempts", action.attempt),
         ("planned", _when(action.planned_at)),
         ("settled", _when(action.settled_at)),

@@ -13,14 +13,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
-
-import psycopg
-from psycopg.pq import TransactionStatus
-from psycopg.rows import tuple_row
+from typing import Literal, TypeVar
 
 from settled.state import statements
-from settled.state.errors import ContractError
+from settled.state import within as borrowed
 from settled.state.ledger import Query, Rows
 from settled.state.postgres import Database
 
@@ -142,31 +138,10 @@ def on(database: Database) -> Database:
 
 
 def within(connection: object, query: Query[T]) -> T:
-    """Carry an operation out in the open transaction of a psycopg connection. Its commit is the caller's, and so are
-    psycopg's own errors: a transaction that must be tried again is told so by them.
-    """
-    if not isinstance(connection, psycopg.Connection):
-        raise ContractError("connection= must be a psycopg Connection (an AsyncConnection in the async form)")
-    _check_open(connection)
-    statement = _statements()[query.name]
-    with psycopg.RawCursor(connection, row_factory=tuple_row) as cursor:
-        rows: list[tuple[Any, ...]] = cursor.execute(statement.sql, statement.values(query.params)).fetchall()
-    return query.decode(rows)
+    """Carry an operation out in the open transaction of a psycopg connection."""
+    return borrowed.within(connection, query, _statements())
 
 
 async def awithin(connection: object, query: Query[T]) -> T:
     """As `within`, on a psycopg AsyncConnection."""
-    if not isinstance(connection, psycopg.AsyncConnection):
-        raise ContractError("connection= must be a psycopg AsyncConnection (a Connection in the sync form)")
-    _check_open(connection)
-    statement = _statements()[query.name]
-    async with psycopg.AsyncRawCursor(connection, row_factory=tuple_row) as cursor:
-        await cursor.execute(statement.sql, statement.values(query.params))
-        rows: list[tuple[Any, ...]] = await cursor.fetchall()
-    return query.decode(rows)
-
-
-def _check_open(connection: "psycopg.Connection[Any] | psycopg.AsyncConnection[Any]") -> None:
-    """Without a transaction the record would be committed alone, ahead of the effect that it vouches for."""
-    if connection.autocommit and connection.info.transaction_status is TransactionStatus.IDLE:
-        raise ContractError("connection= has no open transaction: use it within `connection.transaction()`")
+    return await borrowed.awithin(connection, query, _statements())

@@ -11,6 +11,8 @@
     ├── LedgerUnavailable          wait: Postgres cannot be reached
     ├── ThreadBusy                 wait: another session runs this thread
     ├── ClaimLost                  undo your work: the idempotency key is not yours any more, and nothing was written
+    ├── Unverified                 refuse the request: a webhook whose signature, time or form is not right
+    ├── Undelivered                raised by a sink: the message comes again
     ├── LedgerFault                page someone: Postgres refused a statement, and would again
     │   └── DuplicateAction        another action has this intent or business key already
     └── IllegalTransition          page someone: the machine forbids this step

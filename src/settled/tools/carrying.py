@@ -97,9 +97,9 @@ class Look:
 def look(watch: Watch, means: Means) -> Steps[Look]:
     """Look at an action, and do what is to be done now; harmless where somebody else does it."""
     before = yield from ask(ledger.load(watch.tenant, watch.action_id))
-    if before is None or not before.is_open:
-        return Look(watch, before, before)
-    after = yield from _moved(before, watch, means)
+    if before is None:
+        return Look(watch, None, None)
+    after = (yield from _moved(before, watch, means)) if before.is_open else before
     if after.compensates is not None and not after.is_open:
         yield from conclude(after.tenant, after.compensates)
     return Look(watch, before, after)
@@ -203,14 +203,24 @@ def _asked_once(call: Call, unsettled: Unsettled) -> Steps[Finding]:
 
 
 def rest_after(look: Look, means: Means) -> Rest:
-    """Say when the action is to be looked at again, and whether only by somebody who has its tool."""
-    action = look.after
+    """Say when the action is to be looked at again, whether only by somebody who has its tool, and whether its thread
+    is to go on.
+    """
+    action, watch = look.after, look.watch
     if action is None or not action.is_open:
-        return Rest(look.watch, None)
+        return Rest(watch, None, wakes=True)
+    pause_s = _pause(action, _next(action, watch))
+    wakes = look.word is not None or _needs_its_graph(action, watch, means)
     if not _needs_tool(action):
-        return Rest(look.watch, _pause(action, _next(action, look.watch)))
-    pause_s = _pause(action, _next(action, look.watch)) if action.tool in means.contracts else 0.0
-    return Rest(look.watch, pause_s, action.tool)
+        return Rest(watch, pause_s, wakes=wakes)
+    return Rest(watch, pause_s if action.tool in means.contracts else 0.0, action.tool, wakes)
+
+
+def _needs_its_graph(action: Action, watch: Watch, means: Means) -> bool:
+    """Whether nobody can run it but its own conversation, which has left it alone."""
+    contract = means.contracts.get(action.tool)
+    is_graphs = contract is not None and bool(contract.injected)
+    return is_graphs and action.state is State.APPROVED and _is_left_alone(action, watch)
 
 
 def _needs_tool(action: Action) -> bool:

@@ -145,6 +145,8 @@ def edit(call: Call, action: Action, decision: Edit, who: Decider) -> Steps[Acti
     if action.state is not State.PLANNED:
         return (yield from _decided_before(action, decision, who))
     yield from _check_open(action, who)
+    if action.compensates is not None:  # what it undoes is bound to this very action, and would be undone by both
+        raise NotPermitted(f"{action.id} undoes {action.compensates}: approve it as it is, or reject it")
     if call.plan.fingerprint == action.fingerprint:
         raise InvalidArguments("arguments", "are the same as before: approve it, or change something")
     call = yield from judged(call)

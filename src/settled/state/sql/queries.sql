@@ -325,10 +325,12 @@ moved AS (
     RETURNING tenant, id, settled_at, previous, state, trigger, attempt, correlation_id, trace_context, emits)
 
 -- name: _posted
--- The messages of a success, in the order in which they were given; of an action that has some which could not be made yet, that.
+-- The messages of a success, in the order in which they were given (all but the first wait for the one ahead); of an action that has
+-- some which could not be made yet, that.
 posted AS (
     INSERT INTO settled.outbox (id, tenant, action_id, position, topic, payload, created_at, due_at)
-    SELECT 'msg-' || substr(moved.id, 5) || '-' || message.position, tenant, moved.id, message.position, message.topic, message.payload, clock.now, clock.now
+    SELECT 'msg-' || substr(moved.id, 5) || '-' || message.position, tenant, moved.id, message.position, message.topic, message.payload, clock.now,
+        CASE WHEN message.position > 1 THEN 'infinity' ELSE clock.now END
     FROM clock, moved, LATERAL (
         SELECT position, given ->> 'topic' AS topic, given -> 'payload' AS payload
         FROM json_array_elements(%(messages)s::json) WITH ORDINALITY AS one (given, position)
