@@ -154,8 +154,9 @@ def pay(ledger: Ledger, order_id: str, tool: ActionTool | None = None, tenant: s
 
 
 def emitting(remote_url: str, **contract: Any) -> ActionTool:
-    """The payment of `remote`, with two messages."""
-    return payment(remote_url, emits=_two, **contract)
+    """The payment of `remote`, with two messages; patient enough for several processes at once."""
+    patient = {"timeout": 2.5, "settle_window": 2.5, "lease": 2.8}
+    return payment(remote_url, emits=_two, **{**patient, **contract})
 
 
 def _two(done: Done) -> list[Message]:

@@ -53,7 +53,7 @@ def test_a_kill_at_any_effect_leaves_a_success_with_its_messages_or_neither(ledg
             assert [topic for topic, _ in messages(ledger, end.action_id)] == ["paid", "shipping"]
             return bool(left) and left[0].state is State.SUCCEEDED, has
 
-    with ThreadPoolExecutor(6) as pool:
+    with ThreadPoolExecutor(4) as pool:
         seen = list(pool.map(at, range(len(instants))))
     assert seen == [(instant == len(instants) - 1,) * 2 for instant in range(len(instants))]
 
