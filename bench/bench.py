@@ -7,7 +7,8 @@ defaults (fsync on).
     call   perform, first and replayed, beside one autocommit INSERT of a row that holds the same things load
     perform from 16 threads, beside a bare two-commit ledger (INSERT, UPDATE) from 16 threads agent  build_agent
     beside the same agent with a plain ToolNode and LangGraph's saver, durability "sync", 1 and 16 at once memory the
-    peak of a process that runs the reliable agent
+    peak of a process that runs the reliable agent drain  a backlog drained by four workers, and what a past of 100,000
+    settled actions costs them
 """
 
 import argparse
@@ -31,6 +32,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
+from draining import bench_drain
 from settled import Absent, Inquiry, Ledger, action, aopen_checkpointer, build_agent, perform
 
 AT_ONCE = 16
@@ -64,7 +66,7 @@ async def acreate_ticket(employee_id: str, invoice_id: str, amount: float) -> di
 def main() -> None:
     """Run the parts that are asked for, and print one document."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["call", "load", "agent", "memory"])
+    parser.add_argument("parts", nargs="*", default=["call", "load", "agent", "memory", "drain"])
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each comparison (default 5)")
     parser.add_argument("--memory-child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -299,6 +301,7 @@ PARTS: dict[str, Callable[[Ledger, int], dict[str, object]]] = {
     "load": bench_load,
     "agent": bench_agent,
     "memory": bench_memory,
+    "drain": bench_drain,
 }
 
 if __name__ == "__main__":

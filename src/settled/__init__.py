@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from settled.graph.session import Session
     from settled.graph.turn import Reply
     from settled.runtime.idempotency import IdempotencyMiddleware, claimed_request
+    from settled.runtime.purging import Purge, Retention
+    from settled.runtime.worker import Worker
     from settled.state.canonical import Incidental, Ordered, Precision, Secret
     from settled.state.errors import (
         AlreadyDecided,
@@ -41,9 +43,10 @@ if TYPE_CHECKING:
     from settled.tools.arguments import LEFT_OUT
     from settled.tools.backoff import Backoff
     from settled.tools.budget import Budget
+    from settled.tools.chain_desk import ChainDesk
     from settled.tools.chain_outcome import ChainOutcome, StepOutcome
     from settled.tools.chain_standing import ChainState, StepState
-    from settled.tools.chains import ChainChanged, SoFar, StepDone, step
+    from settled.tools.chains import ChainChanged, SoFar, Step, StepDone, step
     from settled.tools.context import ActionContext, current_action
     from settled.tools.contract import ActionTool, Contract, ContractWarning, Inquiry, Remote, Risk, action
     from settled.tools.decisions import Approve, Edit, Reject
@@ -78,6 +81,8 @@ _WHERE = {
     "settled.graph.session": ("Session",),
     "settled.graph.turn": ("Reply",),
     "settled.runtime.idempotency": ("IdempotencyMiddleware", "claimed_request"),
+    "settled.runtime.purging": ("Purge", "Retention"),
+    "settled.runtime.worker": ("Worker",),
     "settled.state.canonical": ("Incidental", "Ordered", "Precision", "Secret"),
     "settled.state.errors": (
         "AlreadyDecided", "ClaimLost", "ContractError", "DuplicateAction", "IllegalTransition", "InvalidArguments",
@@ -94,7 +99,8 @@ _WHERE = {
     "settled.tools.budget": ("Budget",),
     "settled.tools.chain_outcome": ("ChainOutcome", "StepOutcome"),
     "settled.tools.chain_standing": ("ChainState", "StepState"),
-    "settled.tools.chains": ("ChainChanged", "SoFar", "StepDone", "step"),
+    "settled.tools.chain_desk": ("ChainDesk",),
+    "settled.tools.chains": ("ChainChanged", "SoFar", "Step", "StepDone", "step"),
     "settled.tools.context": ("ActionContext", "current_action"),
     "settled.tools.contract": ("ActionTool", "Contract", "ContractWarning", "Inquiry", "Remote", "Risk", "action"),
     "settled.tools.decisions": ("Approve", "Edit", "Reject"),
@@ -142,6 +148,7 @@ __all__ = [
     "Budget",
     "Chain",
     "ChainChanged",
+    "ChainDesk",
     "ChainOutcome",
     "ChainState",
     "ClaimLost",
@@ -188,11 +195,13 @@ __all__ = [
     "PlannedAction",
     "Precision",
     "ProcrastinateTask",
+    "Purge",
     "Refused",
     "Reject",
     "Rejected",
     "Remote",
     "Reply",
+    "Retention",
     "Risk",
     "Secret",
     "Session",
@@ -200,6 +209,7 @@ __all__ = [
     "ShownOtherwise",
     "SoFar",
     "State",
+    "Step",
     "StepDone",
     "StepOutcome",
     "StepState",
@@ -212,6 +222,7 @@ __all__ = [
     "Unknown",
     "Unverified",
     "Webhook",
+    "Worker",
     "World",
     "action",
     "actions_from_mcp",

@@ -24,6 +24,7 @@ from langgraph.types import Send
 from settled.graph.answers import Answer, answers_of, recorded_facts, repeated, spoken_in, tool_message
 from settled.graph.approve import Asking
 from settled.graph.calls import Request, requests_of, tidy
+from settled.graph.chain import as_tools
 from settled.graph.channel import Conversation, Talk
 from settled.graph.engine import Engine
 from settled.graph.identity import Handle, can_pause, check_lock, handle_of
@@ -76,12 +77,14 @@ def build_agent(
     the configuration (`approver`, `approver_roles`). Without a checkpointer a run cannot wait, and the model is told
     that the call does.
 
-    Raises ContractError for a tool without a contract, and for two tools of one name.
+    A chain among the tools is called as one of them. Raises ContractError for a tool without a contract, and for two
+    tools of one name.
     """
     if repeat_limit < 1 or max_calls < 1:
         raise ContractError("repeat_limit and max_calls must be at least 1")
     if approvals not in get_args(Approvals):
         raise ContractError(f"approvals must be one of {', '.join(get_args(Approvals))}")
+    tools = as_tools(tools)
     contracts = _by_name([contract_of(tool) for tool in tools])
     engine = Engine(contracts, ledger, world, check_policies(policies))
     chat = _Chat(model, tools, system_prompt, repeat_limit, max_calls)

@@ -171,7 +171,7 @@ def deciding(
     if not isinstance(choice, Edit):
         query = decide(handle.tenant, action_id, choice, who, fingerprint=shown, thread_id=handle.thread_id)
         return (yield from query)
-    contract = engine.contracts.get(action.tool)
+    contract = engine.contract_named(action.tool)
     if contract is None:
         raise ContractError(f"an edit needs the tool {action.tool}, which this agent does not have")
     call = edited(contract, action, choice, engine.store, engine.policies)

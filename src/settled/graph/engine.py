@@ -29,6 +29,9 @@ from langgraph.runtime import RunControl
 
 from settled.graph.answers import Answer, answer_of, refusal
 from settled.graph.calls import Request, decision_of
+from settled.graph.chain_nodes import MOST_NODES, VISIT_KEY, ChainGraph, Visit
+from settled.graph.chain_nodes import compiled as compiled_chain
+from settled.graph.chain_recall import answer_of_chain
 from settled.graph.identity import Handle, options_of
 from settled.graph.injecting import injecting
 from settled.graph.passage import Passage
@@ -39,6 +42,8 @@ from settled.state.ledger import Query
 from settled.state.model import Action
 from settled.state.store import Ledger
 from settled.tools import protocol, tracing
+from settled.tools.chain_runs import Run
+from settled.tools.chains import ChainContract
 from settled.tools.contract import Contract
 from settled.tools.effects import Steps, ask
 from settled.tools.messages import Code
@@ -99,7 +104,7 @@ class Flight:
         options = options_of(self.handle, decision_of(self.request), self.request["language"], self.policies)
         call = prepare(self.contract, self.request["args"], options, self.runner.store)
         self.calls.append(call)
-        self._is_alive(call.plan.owner)
+        self.keeps_alive(call.plan.owner)
         return call
 
     def goes_on_as(self, call: Call) -> None:
@@ -111,7 +116,8 @@ class Flight:
         """The visit is over: what it ran or reconciled is nobody's any more."""
         _ALIVE.difference_update(self.alive)
 
-    def _is_alive(self, name: str) -> None:
+    def keeps_alive(self, name: str) -> None:
+        """Note what is under way in this process, until the visit is over."""
         self.alive.add(name)
         _ALIVE.add(name)
 
@@ -119,7 +125,7 @@ class Flight:
         """Keep a standing for the node `step`, and return where that node finds it."""
         action = standing.action
         if isinstance(standing, Unsettled):
-            self._is_alive(action.id)
+            self.keeps_alive(action.id)
         self.held[action.id, action.fencing_token] = standing
         return Where(step=step, action_id=action.id, token=action.fencing_token)
 
@@ -150,6 +156,7 @@ class Engine:
         self._world = world
         self.policies = policies
         self.graph = compiled()
+        self._chains: dict[str, ChainGraph] = {}
 
     def call(self, request: Request, handle: Handle, config: RunnableConfig, via: Passage | None = None) -> Answer:
         """Carry one request to its answer; `via` a tool node, where it came from one.
@@ -165,6 +172,12 @@ class Engine:
             return _unless_known(flight, request, self.store.run(_recall(request, handle)))
         if flight.contract.is_read:
             return flight.runner.drive(_reading(flight))
+        if isinstance(flight.contract, ChainContract):
+            try:
+                said = self._chain(flight.contract).invoke(*_chained(flight, config), control=RunControl())
+            finally:
+                flight.end()
+            return answer_of_chain(said["outcome"])
         try:
             end: Any = flight.runner.drive(_straight(flight, Where(request=request)))
             if end["step"] != "answered":
@@ -190,6 +203,12 @@ class Engine:
             return _unless_known(flight, request, await self.store.arun(_recall(request, handle)))
         if flight.contract.is_read:
             return await flight.runner.adrive(_reading(flight))
+        if isinstance(flight.contract, ChainContract):
+            try:
+                said = await self._chain(flight.contract).ainvoke(*_chained(flight, config), control=RunControl())
+            finally:
+                flight.end()
+            return answer_of_chain(said["outcome"])
         try:
             end: Any = await flight.runner.adrive(_straight(flight, Where(request=request)))
             if end["step"] != "answered":
@@ -201,6 +220,16 @@ class Engine:
         finally:
             flight.end()
         return _said(end)
+
+    def contract_named(self, tool: str) -> Contract | None:
+        """Return the contract of an action, also of one that is a step of a chain."""
+        chains = (one.contracts for one in self.contracts.values() if isinstance(one, ChainContract))
+        return self.contracts.get(tool) or next((steps[tool] for steps in chains if tool in steps), None)
+
+    def _chain(self, chain: ChainContract) -> ChainGraph:
+        if chain.name not in self._chains:
+            self._chains[chain.name] = compiled_chain(chain)
+        return self._chains[chain.name]
 
     def needs_graph(self, request: Request) -> bool:
         """Whether the tool of a request takes arguments from the graph that calls it."""
@@ -229,6 +258,27 @@ class Engine:
         if function is not contract.function:
             contract = replace(contract, function=function)
         return Flight(contract, handle, request, Runner(contract, self.store, self._world), self.policies)
+
+
+def _chained(flight: Flight, config: RunnableConfig) -> tuple[dict[str, Any], RunnableConfig]:
+    """Return the input of a chain's graph, and the configuration of its nested run. Where a person is asked, the host's
+    graph asks him, as for any action.
+    """
+    assert isinstance(flight.contract, ChainContract)
+    handle, request = flight.handle, flight.request
+
+    def is_orphan(action: Action) -> bool:
+        if taken := handle.is_orphan(action):
+            flight.keeps_alive(action.id)  # nobody else of this process takes it over too
+        return taken
+
+    given = options_of(handle, decision_of(request), request["language"], flight.policies)
+    options = replace(given, decision=None, is_orphan=is_orphan)
+    run = Run(flight.contract, flight.runner.store, options, flight.keeps_alive)
+    visit = Visit(run, flight.runner.world, options.correlation_id)
+    mine = {VISIT_KEY: visit, INHERITED_DURABILITY_KEY: "exit"}
+    configurable = {**config.get("configurable", {}), **mine}
+    return {"input": request["args"]}, {**config, "configurable": configurable, "recursion_limit": MOST_NODES}
 
 
 def compiled() -> CompiledStateGraph[Where, None, Where, Where]:

@@ -17,6 +17,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 
 from settled.graph.answers import Answer, answer_id, recorded_facts, spoken_in, tool_message
 from settled.graph.calls import Request, requests_of
+from settled.graph.chain_recall import CHAIN, chains_moved
 from settled.graph.engine import Engine
 from settled.graph.identity import Handle, check_lock
 from settled.state import ledger
@@ -119,10 +120,12 @@ def belated(messages: Sequence[AnyMessage], handle: Handle, *, only_open: bool =
     spoken = handle.language or spoken_in(messages)
     actions = yield from ask(ledger.load_all(handle.tenant, [action_id for _, action_id, _ in unsettled]))
     moved = {one.id: one for one in actions if one.thread_id == handle.thread_id and (one.is_open or not only_open)}
+    runs = [(name, code) for _, name, code in unsettled if name.startswith(CHAIN)][-MAX_LATE:]
+    chains = yield from chains_moved(handle, runs, only_open=only_open)
     found = (
         Belated(request=request, code=code)
         for message, action_id, code in reversed(unsettled)
-        if action_id in moved and _has_moved(moved[action_id], code, handle)
+        if action_id in chains or (action_id in moved and _has_moved(moved[action_id], code, handle))
         if (request := _request_of(message, messages, spoken)) is not None
     )
     return list(islice(found, MAX_LATE))[::-1]

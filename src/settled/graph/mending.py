@@ -12,6 +12,7 @@ from langgraph.types import StateSnapshot
 
 from settled.graph.answers import Answer, answer_from_ledger, answer_id, spoken_in, tool_message, turn_of
 from settled.graph.calls import Request, decision_of, requests_of
+from settled.graph.chain_recall import chain_recalled
 from settled.graph.channel import Ticket
 from settled.graph.identity import correlation_of
 from settled.graph.moves import Fill, Look, Thread, Within
@@ -67,8 +68,12 @@ def _recorded(thread: Thread, requests: Sequence[Request], state: StateSnapshot)
     actions: list[Action] = yield Ask(operations.actions(handle.tenant, thread_id=handle.thread_id, most=MAX_ACTIONS))
     by_id = {action.id: action for action in actions}
     by_call = _by_correlation(by_id) | _by_ticket(state, by_id)
-    told_of = ((one, by_call.get(correlation_of(decision_of(one)))) for one in requests)
-    return {answer_id(one): tool_message(one, _answer(one, action, by_id)) for one, action in told_of}
+    recorded: dict[str, AnyMessage] = {}
+    for one in requests:
+        action = by_call.get(correlation_of(decision_of(one)))
+        of_chain: Answer | None = yield from chain_recalled(one, handle, action)
+        recorded[answer_id(one)] = tool_message(one, of_chain or _answer(one, action, by_id))
+    return recorded
 
 
 Actions = Mapping[str, Action]

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from settled.graph.answers import answer_from_ledger, spoken_in
 from settled.graph.calls import Request, decision_of
+from settled.graph.chain_recall import chain_recalled
 from settled.graph.door import answer_to, request_of
 from settled.graph.identity import Handle, correlation_of
 from settled.state import ledger
@@ -70,4 +71,5 @@ def _answer(request: Request, handle: Handle, is_action: IsAction) -> Steps[Tool
         return ToolMessage(
             text, tool_call_id=request["tool_call_id"], name=request["name"], id=f"{name}/untold", status="error"
         )
-    return answer_to(request, answer_from_ledger(request, action))
+    of_chain = yield from chain_recalled(request, handle, action)
+    return answer_to(request, of_chain or answer_from_ledger(request, action))

@@ -32,7 +32,8 @@ from settled.graph.hosting import Host, host_of
 from settled.graph.identity import SESSION_KEY, SESSION_OWNER, Handle, thread_name
 from settled.graph.moves import Thread, WhileOpen
 from settled.graph.streams import AsyncStream, Stream
-from settled.graph.turn import Reply, Turn, replay, turn, unstick
+from settled.graph.turn import Reply, Turn, registered, replay, turn, unstick
+from settled.state import threads
 from settled.state.canonical import check_arguments
 from settled.state.errors import ContractError, InvalidArguments, ThreadBusy
 from settled.state.locks import ThreadLock
@@ -40,7 +41,7 @@ from settled.state.model import Action
 from settled.state.store import Ledger
 from settled.tools.decisions import Decider, Decision, check_decision
 from settled.tools.effects import Steps
-from settled.tools.perform import WAIT_S
+from settled.tools.perform import MAX_NAME_CHARS, WAIT_S
 
 FIRST_POLL_S, LAST_POLL_S = 0.05, 0.5
 """Between tries for the lock; each costs a connection."""
@@ -70,6 +71,7 @@ class Session:
         while_open: WhileOpen = "keep",
         config: RunnableConfig | None = None,
         context: Any = None,
+        agent_name: str | None = None,
     ) -> None:
         """`agent` has a checkpointer, and is one of `build_agent`, one of LangChain's `create_agent` with an
         `ActionMiddleware`, or a graph with an `ActionNode`. What comes late is told in each; in a graph that is not of
@@ -81,6 +83,9 @@ class Session:
         became of it; "reject" the message with ThreadBusy; or "withdraw" the request. `config` (callbacks, tags,
         metadata, recursion_limit, and what your own nodes read of `configurable`) and `context` go to every run; a
         `run_id` in metadata or `configurable` does not.
+
+        With an `agent_name` a worker that has an agent of this name goes on with the thread where a turn of it was left
+        open, and tells in it what came late; each turn then costs two statements more.
 
         Raises ContractError for an agent without a checkpointer or of another tenant, for names that cannot be names,
         and for a `config` that names a thread.
@@ -94,7 +99,7 @@ class Session:
         self._agent = host.agent
         self._host = host
         self._engine = host.engine
-        self._ledger = ledger
+        self._ledger = ledger if agent_name is None else threads.on(ledger)
         self._wait_s = wait_s
         self._durability: Durability = durability
         self._control = RunControl()
@@ -102,6 +107,7 @@ class Session:
         self._given = _checked(config)
         self._name = thread_name(tenant, thread_id)
         self._while_open: WhileOpen = while_open
+        self._agent_name = _name(agent_name)
         self._handle = Handle(tenant, thread_id, requester, language, owner_prefix=SESSION_OWNER, roles=tuple(roles))
         self.config = self._config(self._handle)
 
@@ -243,7 +249,7 @@ class Session:
     ) -> Generator[Any, None, Reply]:
         with self._locked() as lock:
             driver = self._driver(lock, config, listening)
-            return (yield from driver.drive(making(driver.thread)))
+            return (yield from driver.drive(self._registered(making(driver.thread))))
 
     async def _aunder_lock(
         self, making: Making, config: RunnableConfig | None = None, listening: Mapping[str, Any] | None = None
@@ -252,13 +258,17 @@ class Session:
         reply: Reply | None = None
         async with self._alocked() as lock:
             driver = self._driver(lock, config, listening)
-            async with aclosing(driver.adrive(making(driver.thread))) as chunks:
+            async with aclosing(driver.adrive(self._registered(making(driver.thread)))) as chunks:
                 async for chunk in chunks:
                     if isinstance(chunk, Reply):
                         reply = chunk
                     else:
                         yield chunk
         yield reply
+
+    def _registered(self, making: Turn) -> Turn:
+        """Return the turn as workers may go on with it, if they may."""
+        return making if self._agent_name is None else registered(making, self._handle, self._agent_name)
 
     def _driver(self, lock: ThreadLock, config: RunnableConfig | None, listening: Mapping[str, Any] | None) -> Driver:
         handle = self._under(lock)
@@ -337,6 +347,12 @@ def _tenant(host: Host, asked: str | None) -> str:
     if host.tenant is not None and asked not in (None, host.tenant):
         raise ContractError(f"the agent serves the tenant {host.tenant!r} only, and the session is one of {asked!r}")
     return asked or host.tenant or DEFAULT_TENANT
+
+
+def _name(agent_name: str | None) -> str | None:
+    if agent_name is not None and not (0 < len(agent_name) <= MAX_NAME_CHARS and agent_name.isprintable()):
+        raise ContractError(f"agent_name must be 1 to {MAX_NAME_CHARS} printable characters")
+    return agent_name
 
 
 def _checked(config: RunnableConfig | None) -> RunnableConfig:

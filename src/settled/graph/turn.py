@@ -19,10 +19,12 @@ from langgraph.types import StateSnapshot
 from settled.graph.answers import Answer, answer_from_ledger, answer_id, turn_of
 from settled.graph.approvals import requests_in
 from settled.graph.approve import ids_of, waiting
+from settled.graph.identity import Handle
 from settled.graph.late import Belated, belated, is_late, told
 from settled.graph.mending import MAX_ACTIONS, given_up, mended, open_calls, tickets_of
 from settled.graph.moves import Carry, Catch, Effect, Forget, Fork, Go, Look, Rest, Tell, Thread, Within
 from settled.state import ledger as operations
+from settled.state import threads
 from settled.state.errors import (
     AlreadyDecided,
     InvalidArguments,
@@ -95,6 +97,31 @@ def turn(new: HumanMessage | None, thread: Thread) -> Turn:
     stopped = values.get("__interrupt__", ())
     said = [*late, *_after(values[thread.shape.messages], new)]
     return Reply(said, is_finished=not stopped, approvals=_approvals(one.value for one in stopped))
+
+
+def registered(running: Turn, handle: Handle, agent: str) -> Turn:
+    """Run a turn that a worker may go on with where it does not end: one that waits for a person has ended, one that
+    raises or drains has not.
+    """
+    begun = yield Ask(
+        threads.open_turn(
+            handle.tenant,
+            handle.thread_id,
+            agent=agent,
+            requester=handle.requester,
+            roles=handle.roles,
+            language=handle.language,
+            pause_s=LEFT_AFTER_S,
+        )
+    )
+    reply = yield from running
+    if reply.is_finished or reply.approvals:
+        yield Ask(threads.end_turn(handle.tenant, handle.thread_id, begun))
+    return reply
+
+
+LEFT_AFTER_S = 15.0
+"""A turn that takes longer is looked at by workers: whether its lock is free, because its process has died."""
 
 
 def replay(at: str, values: Mapping[str, Any] | None, as_node: str | None, thread: Thread) -> Turn:

@@ -202,3 +202,27 @@ def retry(
         print_json({"done": True, "outcome": outcome_record(outcome), "action": action_record(action)})
     else:
         print_page(done_page(words.done(action_id, action), words.after_carrying_on(action)))
+
+
+@decisions.command()
+def compensate(
+    ctx: typer.Context, action_id: ActionId, by: By, tools: Tools, note: Note = None, fingerprint: Fingerprint = None,
+    tenant: Tenant = "default", as_json: Json = False, database_url: DatabaseUrl = None,
+) -> None:  # fmt: skip
+    """Undo an action that succeeded, by the action that its tool says undoes it, or carry its undoing on."""
+    from settled.runtime import words
+    from settled.runtime.desk_pages import done_page
+    from settled.runtime.loading import tools_at
+    from settled.runtime.records import action_record, outcome_record
+
+    known = tools_at(tools)
+    with stepping.opened(database_url, tenant, known) as at:
+        if fingerprint is None:
+            stepping.foretell(ctx, previews.done(at, action_id), words.before_compensate)
+        stepping.check_shown(at, ctx)
+        outcome = at.desk.compensate(action_id, by=by, note=note)
+        action = at.action(action_id)
+    if as_json:
+        print_json({"done": True, "outcome": outcome_record(outcome), "action": action_record(action)})
+    else:
+        print_page(done_page(words.done(action_id, action), words.after_compensate(action)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from settled.graph.chain import Chain
     from settled.tools.contract import ActionTool
 
 HINT = "--tools"
@@ -21,7 +22,7 @@ def tools_at(place: str) -> "list[ActionTool]":
     A place that has none is a wrong use, in one sentence; the module is the user's own code and may raise anything.
     """
     module_name, colon, attribute = place.partition(":")
-    module = _imported(module_name)
+    module = imported(module_name)
     found = _attribute(module, place, attribute) if colon else vars(module).values()
     tools = _those_with_a_contract(found)
     if not tools:
@@ -29,7 +30,22 @@ def tools_at(place: str) -> "list[ActionTool]":
     return tools
 
 
-def _imported(name: str) -> object:
+def chain_named(place: str, name: str) -> "Chain":
+    """Return the chain of that name at `module` or `module:name`; a wrong use where there is none."""
+    from settled.graph.chain import Chain
+
+    module_name, colon, attribute = place.partition(":")
+    module = imported(module_name)
+    found = _attribute(module, place, attribute) if colon else vars(module)
+    several = found.values() if isinstance(found, dict) else found if isinstance(found, Iterable) else [found]
+    chain = next((one for one in several if isinstance(one, Chain) and one.name == name), None)
+    if chain is None:
+        raise typer.BadParameter(f"{place} has no chain named {name}", param_hint=HINT)
+    return chain
+
+
+def imported(name: str) -> object:
+    """Return a module of the user's; a wrong use, in one sentence, where it cannot be imported."""
     if not all(part.isidentifier() for part in name.split(".")):
         raise typer.BadParameter(f"{name!r} is no module; give module or module:name", param_hint=HINT)
     if "" not in sys.path:

@@ -74,6 +74,11 @@ def not_ended(at: "Counter", action_id: str) -> Preview:
     return _any(at, action_id, OPEN - {State.COMPENSATION_PENDING}, "there is nothing to carry on")
 
 
+def done(at: "Counter", action_id: str) -> Preview:
+    """Show an action that can be undone, or is being undone; AlreadyDecided where there is nothing to undo."""
+    return _any(at, action_id, frozenset({State.SUCCEEDED, State.COMPENSATION_PENDING}), "there is nothing to undo")
+
+
 def _any(at: "Counter", action_id: str, states: frozenset[State], otherwise: str) -> Preview:
     from settled.runtime.desk_pages import action_card
     from settled.runtime.records import action_record

@@ -67,6 +67,8 @@ def action_record(action: Action) -> dict[str, Any]:
         "approved_until": _instant(action.approved_until),
         "supersedes": action.supersedes,
         "superseded_by": action.superseded_by,
+        "compensates": action.compensates,
+        "compensated_by": action.compensated_by,
         "attempts": action.attempt,
         "code": action.code,
         "reason": action.reason,

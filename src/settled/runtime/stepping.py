@@ -17,6 +17,8 @@ from settled.runtime.output import print_json, print_page
 from settled.state.errors import ShownOtherwise
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from settled.runtime.previews import Preview
     from settled.state.model import Action
     from settled.state.store import Ledger
@@ -113,14 +115,25 @@ def foretell(
     hidden: frozenset[str] = frozenset(),
 ) -> NoReturn:
     """Print what will follow and how to go on, and end with 2: nothing was written."""
+    forecast(ctx, seen.action.fingerprint, seen.card, seen.record, follows(seen.action), hidden)
+
+
+def forecast(
+    ctx: typer.Context,
+    fingerprint: str,
+    card: "RenderableType",
+    record: Mapping[str, Any],
+    sentences: Sequence[str],
+    hidden: frozenset[str] = frozenset(),
+) -> NoReturn:
+    """As `foretell`, of anything that has a fingerprint."""
     from settled.runtime.desk_pages import forecast_page
 
-    command = _with_fingerprint(ctx, seen.action.fingerprint, hidden)
-    sentences = follows(seen.action)
+    command = _with_fingerprint(ctx, fingerprint, hidden)
     if ctx.params["as_json"]:
-        print_json({"done": False, **seen.record, "will_follow": sentences, "command": command})
+        print_json({"done": False, **record, "will_follow": list(sentences), "command": command})
     else:
-        print_page(forecast_page(str(ctx.info_name), seen.card, sentences))
+        print_page(forecast_page(str(ctx.info_name), card, sentences))
         print(command)  # past the page: a line that is broken cannot be copied
     raise typer.Exit(2)
 

@@ -181,6 +181,26 @@ def after_retry(action: Action) -> list[str]:
     return [first, f"{_goes_on(action)} the user is told what came of it."]
 
 
+def before_compensate(action: Action) -> list[str]:
+    """Return what follows where an action is to be undone."""
+    if action.state is State.COMPENSATION_PENDING:
+        first = f"Its undoing by {action.compensated_by} is carried on; where that did nothing, another one is begun."
+    else:
+        first = "The action that undoes it is begun and run now, by this process, as its own policy allows."
+    return [first, "What was done stays in effect until that action has succeeded."]
+
+
+def after_compensate(action: Action) -> list[str]:
+    """Return where an action stands after it was to be undone."""
+    if action.state is State.COMPENSATED:
+        return [f"It has been undone by {action.compensated_by}."]
+    where = f"What was done is still in effect; {action.compensated_by} is to undo it: settled actions show."
+    return [where, *([_PERSON] if action.escalated_at is not None else []), *_reason(action)]
+
+
+_PERSON = "It is in the manual queue: a person decides, or tries again."
+
+
 def _goes_on(action: Action) -> str:
     return f"When its conversation, {action.thread_id}, goes on,"
 

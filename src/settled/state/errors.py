@@ -2,6 +2,7 @@
 
     SettledError
     ├── ContractError              fix your code: a declaration or a call that cannot be right
+    │   ├── ChainChanged           a step that was begun is gone from the code of its chain, or elsewhere in it
     │   └── Unguarded              an action's body was called outside an action
     ├── InvalidArguments           fix the call: one field, one rule
     ├── NotFound                   no such action for this tenant

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeVar
 
 import psycopg
@@ -157,9 +158,11 @@ class Tries:
             yield min(max(self._end - time.monotonic(), 0.1), POOL_WAIT_S)
 
 
-def ledger_statements() -> dict[str, Statement]:
-    """Return the ledger's own named statements."""
-    return statements.load("settled.state", "sql/queries.sql")
+@cache
+def ledger_statements() -> Mapping[str, Statement]:
+    """Return the ledger's own named statements; those of chains are among them, whose steps are its actions."""
+    files = ("sql/queries.sql", "sql/chains.sql")
+    return {name: one for file in files for name, one in statements.load("settled.state", file).items()}
 
 
 def send(connection: psycopg.Connection, name: str, /, **params: object) -> list[TupleRow]:

@@ -369,10 +369,14 @@ def check(c: Contract, *, identity_given: bool) -> None:
         warnings.warn(f"{c.name}: {surprise}", ContractWarning, stacklevel=_declared_at())
 
 
+_OURS = ("settled.tools.", "settled.graph.chain")
+"""Where a declaration passes through on its way here."""
+
+
 def _declared_at() -> int:
-    """Return how many calls away the declaration is: that of `@action`, or of a tool that was wrapped."""
+    """Return how many calls away the declaration is: that of `@action`, of a tool that was wrapped, or of a chain."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("settled.tools."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_OURS):
         frame, level = frame.f_back, level + 1
     return level
 

@@ -302,6 +302,7 @@ WITH {clock}, moved AS (
     UPDATE settled.actions SET escalated_at = NULL, next_query_at = clock.now
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = 'unknown' AND escalated_at IS NOT NULL
     RETURNING actions.*),
+{noticed},
 told AS (
     INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
     SELECT tenant, id, clock.now, state, state, 'ask_again', attempt, %(actor)s, correlation_id, trace_context, %(detail)s FROM moved, clock)
@@ -355,7 +356,7 @@ WITH {clock}, moved AS (
     RETURNING actions.*),
 returned AS (
     DELETE FROM settled.reservations USING moved WHERE reservations.tenant = moved.tenant AND reservations.action_id = moved.id),
-{told} {answer}
+{noticed}, {told} {answer}
 
 -- name: refuse
 -- Surely not processed; the next attempt is written down, with the instant before which it does not begin.
@@ -391,6 +392,12 @@ told AS (
     SELECT tenant, id, clock.now, state, state, 'ask', attempt, %(actor)s, correlation_id, trace_context, %(detail)s FROM moved, clock)
 {answer}
 
+-- name: _noticed
+-- What a person has said is looked at by a worker at once, however old the action is.
+noticed AS (
+    INSERT INTO settled.watched AS known (due_at, tenant, action_id) SELECT clock.now, tenant, id FROM moved, clock WHERE %(actor)s::text IS NOT NULL
+    ON CONFLICT (action_id, tenant) DO UPDATE SET due_at = least(known.due_at, excluded.due_at), tool = NULL)
+
 -- name: find
 -- Settle: the remote side was asked, and it did it.
 WITH {clock}, moved AS (
@@ -398,7 +405,7 @@ WITH {clock}, moved AS (
         receipt = %(receipt)s, result = %(result)s, evidence = %(evidence)s, settled_at = clock.now, reason = NULL, next_query_at = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND fencing_token = %(token)s AND state = ANY(%(states)s::text[])
     RETURNING actions.*),
-{posted}, {told} {answer}
+{posted}, {noticed}, {told} {answer}
 
 -- name: release
 -- Proved absent and safe to resend under the same key: a new claim. Never before `in_flight_until` where absence was the proof.
@@ -422,7 +429,11 @@ WITH {clock}, moved AS (
 {told} {answer}
 
 -- name: _undoing
--- The event of what is being undone, in `gate`, and the action that undoes it, with a verdict of its own.
+-- The event of what is being undone, in `gate`, and the action that undoes it, with a verdict of its own. A worker comes soon: what
+-- is undone is old, and read by no sweep any more.
+noticed AS (
+    INSERT INTO settled.watched AS known (due_at, tenant, action_id) SELECT clock.now + interval '5 seconds', tenant, id FROM gate, clock
+    ON CONFLICT (action_id, tenant) DO UPDATE SET due_at = least(known.due_at, excluded.due_at)),
 undoing AS (
     INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
     SELECT tenant, id, clock.now, %(undone_from)s, state, %(undone_by)s, attempt, %(by)s, correlation_id, trace_context, %(detail)s FROM gate, clock),
