@@ -17,7 +17,10 @@ from settled.demo.story import Story
 from settled.runtime.cli import app
 
 COMMAND = [sys.executable, "-m", "settled.runtime.cli", "demo"]
-KEYS = ["scenario", "effects", "expected_effects", "actions", "tool_messages", "reply", "approvals"]
+KEYS = [
+    *("scenario", "effects", "expected_effects", "actions", "tool_messages", "reply", "approvals"),
+    *("counted", "chains", "messages", "workers"),
+]
 WIDTH = "300"
 """Of a page: wide enough for one line of the timeline to stay one."""
 

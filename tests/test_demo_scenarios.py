@@ -18,7 +18,7 @@ from demos import COMMAND, KEYS, Play, about_writes, demo
 from settled.demo.scenarios import SCENARIOS
 from settled.runtime.cli import app
 
-PLAYED_ALONE = [name for name, one in SCENARIOS.items() if one.approval_ttl_s is None and one.daily_limit is None]
+PLAYED_ALONE = [name for name, one in SCENARIOS.items() if not (one.approval_ttl_s or one.daily_limit or one.divided)]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""One process of the reimbursement agent: `python -m settled.demo.agent`.
+"""One process of an agent, for reimbursements or in a shop: `python -m settled.demo.agent`.
 
 It says `ready`, is given tasks, each a line of JSON, carries the conversation on in a `Session`, and answers each with
 a line of JSON: what the user and the model were told, and what waits for a person. It may be killed at any instant; the
@@ -8,17 +8,21 @@ next process is given the same task.
 import json
 import os
 import queue
-import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from settled.demo.models import CREATE, load_model
+from settled.demo.killing import killing
+from settled.demo.models import CREATE, OrderingModel, ScriptedModel, StubbornModel, load_model
+from settled.demo.orders import place_order
+from settled.demo.records import order_of
 from settled.demo.scenarios import TENANT
 from settled.demo.tools import reimbursement_tools
 from settled.graph.agent import Agent, build_agent
@@ -27,12 +31,18 @@ from settled.graph.session import Session
 from settled.graph.turn import Reply
 from settled.state.errors import SettledError
 from settled.state.store import Ledger
-from settled.tools.effects import Ask, Effect
+from settled.tools.chains import OnFailure
+from settled.tools.contract import ActionTool
 from settled.tools.runner import World
 
 PROMPT = (
-    "You file reimbursements for the employee {employee_id}. Read the invoice first, then file the ticket with the"
+    "You file reimbursements for the employee {user}. Read the invoice first, then file the ticket with the"
     " amounts of the invoice, unless the user gives another amount. Tell the user what the tools answered."
+)
+
+SHOP_PROMPT = (
+    "You take orders in a shop. The order of this conversation is {order_id}. Place it as the user says, and tell the"
+    " user what the tool answered."
 )
 
 LOOK_AGAIN_S = 0.1
@@ -45,13 +55,13 @@ class Task:
 
     Without `turns` it continues the thread, and while that waits for a person, looks again for at most `wait_s`.
     `rewritten` replaces arguments of the call that waits, in the stored conversation: what an edited fork, or a bug,
-    would do.
+    would do. With `chain` it is the agent of a shop, and `user` a customer; else he is an employee.
     """
 
     database_url: str
     service_url: str
     thread_id: str
-    employee_id: str
+    user: str
     turns: Sequence[str]
     message_ids: Sequence[str]
     queryable: bool = True
@@ -60,6 +70,8 @@ class Task:
     model: str | None = None
     approval_ttl_s: float | None = None
     daily_limit: int | None = None
+    notifies: bool = False
+    chain: OnFailure | None = None
     wait_s: float = 0.0
     rewritten: Mapping[str, Any] = field(default_factory=dict)
 
@@ -80,20 +92,8 @@ def main() -> None:
 def run(task: Task) -> dict[str, Any]:
     """Carry a task out and return what was said."""
     with Ledger.connect(task.database_url) as ledger, open_checkpointer(ledger) as checkpointer:
-        agent = build_agent(
-            load_model(task.model, stubborn=task.stubborn),
-            reimbursement_tools(
-                task.service_url,
-                queryable=task.queryable,
-                approval_ttl_s=task.approval_ttl_s,
-                daily_limit=task.daily_limit,
-            ),
-            ledger=ledger,
-            checkpointer=checkpointer,
-            system_prompt=PROMPT.format(employee_id=task.employee_id),
-            world=World(watch=killing(task.kill_at) if task.kill_at else None),
-        )
-        session = Session(agent, ledger=ledger, thread_id=task.thread_id, tenant=TENANT, requester=task.employee_id)
+        agent = _agent(task, ledger, checkpointer)
+        session = Session(agent, ledger=ledger, thread_id=task.thread_id, tenant=TENANT, requester=task.user)
         if task.rewritten:
             _rewrite(agent, session, task.rewritten)
         reply = _carried_on(session, task)
@@ -103,6 +103,35 @@ def run(task: Task) -> dict[str, Any]:
             "tool_messages": _tool_messages(state.values["messages"]),
             "waiting": [str(approval["action_id"]) for approval in reply.approvals],
         }
+
+
+def _agent(task: Task, ledger: Ledger, checkpointer: BaseCheckpointSaver[Any]) -> Agent:
+    if task.chain is not None:
+        scripted: BaseChatModel = OrderingModel()
+        tools: list[Any] = [place_order(task.service_url, on_failure=task.chain)]
+        prompt = SHOP_PROMPT.format(order_id=order_of(task.user))
+    else:
+        scripted = StubbornModel() if task.stubborn else ScriptedModel()
+        tools = list(_reimbursement(task))
+        prompt = PROMPT.format(user=task.user)
+    return build_agent(
+        load_model(task.model, scripted),
+        tools,
+        ledger=ledger,
+        checkpointer=checkpointer,
+        system_prompt=prompt,
+        world=World(watch=killing(task.kill_at) if task.kill_at else None),
+    )
+
+
+def _reimbursement(task: Task) -> list[ActionTool]:
+    return reimbursement_tools(
+        task.service_url,
+        queryable=task.queryable,
+        approval_ttl_s=task.approval_ttl_s,
+        daily_limit=task.daily_limit,
+        notifies=task.notifies,
+    )
 
 
 def _carried_on(session: Session, task: Task) -> Reply:
@@ -127,20 +156,6 @@ def _rewrite(agent: Agent, session: Session, arguments: Mapping[str, Any]) -> No
     ]
     edited = AIMessage(said.content, id=said.id, tool_calls=calls)
     agent.update_state(session.config, {"messages": [edited]}, as_node="model")
-
-
-def killing(point: str) -> Callable[[Effect, str], None]:
-    """Return a watch that kills this process at `point`: `before plan`, `after invoke`, `before succeed` …
-
-    A statement is known by the beginning of its name, for the ledger has more than one for some steps.
-    """
-
-    def watch(effect: Effect, when: str) -> None:
-        name = effect.query.name if isinstance(effect, Ask) else type(effect).__name__.lower()
-        if f"{when} {name}".startswith(point):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    return watch
 
 
 def _tool_messages(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:

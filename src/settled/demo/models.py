@@ -1,7 +1,8 @@
 """Chat models that need no network. They say that they are scripted, and decide only by what stands in the messages.
 
-Owns two: `ScriptedModel` does what a careful assistant does; `StubbornModel` calls the same tool again and again, in
-new words, whatever it hears. `load_model` takes any LangChain chat model by name instead.
+Owns three: `ScriptedModel` does what a careful assistant does; `StubbornModel` calls the same tool again and again, in
+new words, whatever it hears; `OrderingModel` is that of a shop. `load_model` takes any LangChain chat model by name
+instead.
 """
 
 import json
@@ -20,13 +21,24 @@ from settled.state.errors import ContractError
 from settled.tools.messages import language_of
 from settled.tools.outcome import one_line
 
-CREATE, READ = "create_reimbursement_ticket", "get_invoice"
+CREATE, READ, ORDER = "create_reimbursement_ticket", "get_invoice", "place_order"
 _INVOICE = re.compile(r"INV-\d+")
 _EMPLOYEE = re.compile(r"E-\w+")
 _AMOUNT = re.compile(r"(?<![\w.-])\d+(?:\.\d+)?(?![\w-])")
+_ORDER = re.compile(r"O-\w+")
+_ITEM = re.compile(r"(?<![\w-])[A-Z]{4,}(?![\w-])", re.ASCII)
+_COUPON = re.compile(r"[A-Z]+-\d+")
 _WORDS = {
-    "en": {"greet": "I am a scripted model: name an invoice (INV-102) and I file it.", "memo": "as the user asked"},
-    "zh": {"greet": "我是一个按脚本运行的模型：请告诉我发票号（INV-102），我来提交报销。", "memo": "按用户的要求"},
+    "en": {
+        "greet": "I am a scripted model: name an invoice (INV-102) and I file it.",
+        "greet_customer": "I am a scripted model: name an article (KETTLE) and a coupon (SPRING-20) and I order it.",
+        "memo": "as the user asked",
+    },
+    "zh": {
+        "greet": "我是一个按脚本运行的模型：请告诉我发票号（INV-102），我来提交报销。",
+        "greet_customer": "我是一个按脚本运行的模型：请告诉我商品（KETTLE）和优惠券（SPRING-20），我来下单。",
+        "memo": "按用户的要求",
+    },
 }
 
 
@@ -34,6 +46,7 @@ class ScriptedModel(BaseChatModel):
     """Reads the invoice, files the ticket, and tells the user what the tools answered, in the user's language."""
 
     tool_names: tuple[str, ...] = ()
+    greeting: str = "greet"
 
     @property
     def _llm_type(self) -> str:
@@ -78,7 +91,7 @@ class ScriptedModel(BaseChatModel):
     def _reply(self, asked: str, answers: list[ToolMessage]) -> str:
         """Read out the sentence of fact that the last tool answered."""
         if not answers:
-            return _WORDS[language_of(asked)]["greet"]
+            return _WORDS[language_of(asked)][self.greeting]
         return answers[-1].text.splitlines()[0]
 
 
@@ -96,13 +109,26 @@ class StubbornModel(ScriptedModel):
         return f"{super()._memo(asked, answers)} #{uuid.uuid4().hex[:6]}"
 
 
-def load_model(name: str | None, *, stubborn: bool = False) -> BaseChatModel:
+class OrderingModel(ScriptedModel):
+    """Orders the article that the user names, with the coupon that he names, for the order that the prompt names."""
+
+    greeting: str = "greet_customer"
+
+    def _next_call(self, messages: list[BaseMessage], asked: str, answers: list[ToolMessage]) -> ToolCall | None:
+        order = next((m for message in messages for m in _ORDER.findall(message.text)), None)
+        item, coupon = _ITEM.search(asked), _COUPON.search(asked)
+        if answers or order is None or item is None or coupon is None:
+            return None
+        return self._call(ORDER, {"order_id": order, "item": item[0], "coupon": coupon[0]})
+
+
+def load_model(name: str | None, scripted: BaseChatModel) -> BaseChatModel:
     """Return the scripted model, or the chat model called `name` (`provider:model`).
 
     Raises ContractError when `langchain`, which knows the providers, is not installed.
     """
     if name is None:
-        return StubbornModel() if stubborn else ScriptedModel()
+        return scripted
     try:
         from langchain.chat_models import init_chat_model
     except ModuleNotFoundError as missing:

@@ -7,15 +7,18 @@ the pipe. Every child ends when this process dies, whatever kills it: the pipe c
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+import urllib.request
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from settled.demo.service import SECRET
 from settled.state.errors import SettledError
 
 START_S = 60.0
@@ -84,6 +87,22 @@ class Child:
         while self.hear() is not None:
             pass
 
+    def freeze(self) -> None:
+        """Stop it in the middle of what it does (SIGSTOP)."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Let it go on where it was frozen (SIGCONT)."""
+        self.process.send_signal(signal.SIGCONT)
+
+    def end(self, timeout_s: float = START_S) -> str:
+        """Ask it to end (SIGTERM), and return what it said until then."""
+        self.process.terminate()
+        said = []
+        while (line := self.hear(timeout_s)) is not None:
+            said.append(line)
+        return "\n".join(said)
+
     def answer(self, timeout_s: float = START_S) -> Any:
         """Return the next line as JSON."""
         return json.loads(self.expect(timeout_s))
@@ -102,6 +121,7 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.process.terminate()
+        self.wake()  # one that is frozen ends when it is woken
         try:
             self.process.wait(timeout=3)
         except subprocess.TimeoutExpired:
@@ -115,9 +135,17 @@ class Child:
 class Service(Child):
     """The ticket service on a free port; `url` is where it answers."""
 
-    def __init__(self, database_url: str, faults: Mapping[str, Any]) -> None:
+    def __init__(self, database_url: str, faults: Mapping[str, Any], *, secret: str | None = None) -> None:
+        """Whoever has the `secret` may send it webhooks."""
         arguments = ("--port", "0", "--parent", str(os.getpid()), "--faults", json.dumps(faults))
-        super().__init__("settled.demo.service", *arguments, environment={"SETTLED_DATABASE_URL": database_url})
+        environment = {"SETTLED_DATABASE_URL": database_url, **({SECRET: secret} if secret else {})}
+        super().__init__("settled.demo.service", *arguments, environment=environment)
+
+    def log(self) -> Sequence[Mapping[str, Any]]:
+        """Return the requests that it has seen."""
+        with urllib.request.urlopen(f"{self.url}/log", timeout=10) as answer:
+            seen: Sequence[Mapping[str, Any]] = json.load(answer)
+        return seen
 
     @property
     def url(self) -> str:

@@ -2,7 +2,8 @@
 
 `reimbursement_tools(url)` is the normal set. With `queryable=False` the contract says that the service neither
 recognises a repeat nor can be asked: then a lost reply is a person's to decide. With `approval_ttl_s` a supervisor is
-asked about what is over the limit, with `daily_limit` an employee has a budget.
+asked about what is over the limit, with `daily_limit` an employee has a budget, and where it `notifies`, a supervisor
+is sent a message about what was filed.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from pydantic import AfterValidator, Field
 
 from settled.state.canonical import Incidental, Precision
 from settled.tools import http
+from settled.tools.after import Done, Emits, Message
 from settled.tools.backoff import Backoff
 from settled.tools.budget import Budget
 from settled.tools.contract import ActionTool, Inquiry, action
@@ -52,15 +54,31 @@ LIMIT = 80
 SUPERVISOR = "supervisor"
 """The role that decides on what is over the limit."""
 
+TOPIC = "settled.demo.notify_supervisor"
+"""Dispatchers go by topic, whatever the tenant: this one is nobody else's."""
+
 
 def reimbursement_tools(
-    url: str, *, queryable: bool = True, approval_ttl_s: float | None = None, daily_limit: int | None = None
+    url: str,
+    *,
+    queryable: bool = True,
+    approval_ttl_s: float | None = None,
+    daily_limit: int | None = None,
+    notifies: bool = False,
 ) -> list[ActionTool]:
     """Return the tools for the ticket service at `url`: `get_invoice` and `create_reimbursement_ticket`."""
     client = http.client(base_url=url, timeout=TIMEOUT_S)
     approval = () if approval_ttl_s is None else over_the_limit(timedelta(seconds=approval_ttl_s))
     budgets = () if daily_limit is None else (Budget(daily_limit, of="amount", per="user", window=timedelta(days=1)),)
-    return [_get_invoice(client), _create_ticket(client, queryable=queryable, approval=approval, budgets=budgets)]
+    emits = notify_supervisor if notifies else None
+    create = _create_ticket(client, queryable=queryable, approval=approval, budgets=budgets, emits=emits)
+    return [_get_invoice(client), create]
+
+
+def notify_supervisor(filed: Done) -> Message:
+    """Return the message about a ticket that was filed."""
+    fields = {name: str(filed.arguments[name]) for name in ("employee_id", "invoice_id", "amount")}
+    return Message(TOPIC, {**fields, "ticket": filed.receipt})
 
 
 def over_the_limit(ttl: timedelta) -> tuple[Policy, ...]:
@@ -84,7 +102,12 @@ def _get_invoice(client: "httpx2.Client") -> ActionTool:
 
 
 def _create_ticket(
-    client: "httpx2.Client", *, queryable: bool, approval: Sequence[Policy], budgets: Sequence[Budget]
+    client: "httpx2.Client",
+    *,
+    queryable: bool,
+    approval: Sequence[Policy],
+    budgets: Sequence[Budget],
+    emits: Emits | None,
 ) -> ActionTool:
     def find_ticket(inquiry: Inquiry) -> Answer:
         """Ask the service for the ticket with this action's key, and compare it with what was meant."""
@@ -108,6 +131,7 @@ def _create_ticket(
         summary=SUMMARY,
         approval=approval,
         budgets=budgets,
+        emits=emits,
     )
     def create_reimbursement_ticket(
         employee_id: Name, invoice_id: Name, amount: Money, over_limit: Money, memo: Memo = ""

@@ -4,6 +4,7 @@ It stands for somebody else's system, so it knows nothing of actions, ledgers or
 `Idempotency-Key`. Start it with `python -m settled.demo.service --database-url URL --port 0`.
 
     app.py      the routes, and what became of a request whose process died
+    hooks.py    webhooks that it is sent: verified, and acted on once
     visits.py   what goes wrong with a write, and the log
     answers.py  payloads and answers
     faults.py   the switches, and what a PUT /faults may say
@@ -13,3 +14,6 @@ It stands for somebody else's system, so it knows nothing of actions, ledgers or
 
 One effect per key is the library's own `IdempotencyMiddleware`, as anybody's service would use it.
 """
+
+SECRET = "SETTLED_DEMO_WEBHOOK_SECRET"
+"""The variable of the environment in which both sides find the secret of webhooks: a command line is seen by others."""

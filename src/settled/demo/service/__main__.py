@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import uvicorn
 
-from settled.demo.service import app, faults, life, store
+from settled.demo.service import SECRET, app, faults, life, store
 from settled.demo.service.replies import Connection
 from settled.state.store import Ledger
 
@@ -41,7 +41,8 @@ async def _serve(options: argparse.Namespace) -> None:
     ledger = await asyncio.to_thread(Ledger.connect, options.database_url)
     database = store.open_database(options.database_url)
     await database.arun(store.create_tables())
-    application = app.application(database, ledger, faults.switches(options.faults))
+    secret = os.environ.get(SECRET)
+    application = app.application(database, ledger, faults.switches(options.faults), secret=secret)
     listener = _listener(options.port)
     config = uvicorn.Config(
         application, http=Connection, ws="none", lifespan="off", log_level="critical", timeout_graceful_shutdown=1

@@ -11,11 +11,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from settled.demo.service import store
 from settled.demo.service.answers import in_the_way, invalid, problem, read_object, read_ticket
 from settled.demo.service.faults import Switches, switches
+from settled.demo.service.hooks import NOTIFICATIONS, Hooks
 from settled.demo.service.visits import Faulty, Visit, Visits
 from settled.runtime.idempotency import IdempotencyMiddleware
 from settled.state.errors import InvalidArguments
@@ -31,7 +32,9 @@ INVOICES: Mapping[str, Mapping[str, object]] = {
     "INV-102": {"invoice_id": "INV-102", "amount": 118.5, "limit": 80.0, "over_limit": 38.5},
     "INV-103": {"invoice_id": "INV-103", "amount": 79.9, "limit": 80.0, "over_limit": 0.0},
 }
-RECORDS = {"refunds": "RF-", "coupons": "C-", "shipments": "S-", "notifications": "N-"}
+COUPONS: Mapping[str, Mapping[str, object]] = {"SPRING-20": {"coupon": "SPRING-20", "worth": 20.0}}
+OUT_OF_STOCK = frozenset({"TEAPOT"})
+RECORDS = {"refunds": "RF-", "coupons": "C-", "returns": "CR-", "shipments": "S-", NOTIFICATIONS: "N-"}
 
 LEASE_S = 3.0
 """A write takes milliseconds, and a person is watching: soon after a process died, its keys are reconciled."""
@@ -67,12 +70,14 @@ class Service:
         return problem(404, "no_such_ticket", f"there is no ticket {receipt}") if done is None else JSONResponse(done)
 
     async def create_record(self, request: Request) -> Response:
-        """POST /refunds, /coupons, /shipments, /notifications"""
+        """POST /refunds, /coupons (deducts one), /returns (gives one back), /shipments, /notifications"""
         kind, body = request.url.path.strip("/"), await read_object(request)
         try:
             check_arguments(body)
         except InvalidArguments as error:
             return invalid(request, error.field, error.rule)
+        if kind == "shipments" and body.get("item") in OUT_OF_STOCK:
+            return problem(409, "out_of_stock", f"{body['item']} is out of stock")
         key, dedupes = _key(request), not self.visits.switches.forget_keys
         await _visit(request).act()
         made = await self.database.arun(store.create_record(kind, RECORDS[kind], key, body, dedupes=dedupes))
@@ -105,7 +110,7 @@ class Service:
         return await self._query(request, lambda: self.database.arun(query))
 
     async def records(self, request: Request) -> Response:
-        """GET /refunds?idempotency_key=, or ?order_id="""
+        """GET /refunds?idempotency_key=, or ?order_id=; the other kinds alike"""
         asked, kind = request.query_params, request.url.path.strip("/")
         wanted = {"key": asked.get("idempotency_key"), "order_id": asked.get("order_id")}
         query = store.find_records(kind, **wanted, lag_s=self.visits.switches.lag_s)
@@ -128,6 +133,14 @@ class Service:
             return problem(404, "no_such_invoice", f"there is no invoice {invoice_id}")
         return JSONResponse(INVOICES[invoice_id])
 
+    async def coupon(self, request: Request) -> Response:
+        """GET /coupons/{coupon}"""
+        coupon = request.path_params["coupon"]
+        self.visits.note(request, "200" if coupon in COUPONS else "404")
+        if coupon not in COUPONS:
+            return problem(404, "no_such_coupon", f"there is no coupon {coupon}")
+        return JSONResponse(COUPONS[coupon])
+
     async def put_faults(self, request: Request) -> Response:
         """PUT /faults: every switch that is not named is off."""
         try:
@@ -145,14 +158,18 @@ class Service:
         return JSONResponse(self.visits.log)
 
 
-def application(database: Database, ledger: Ledger, given: Switches) -> ASGIApp:
-    """Return the service as an ASGI application; its tables, and those of its keys, must be there."""
-    service = Service(database, Visits(given))
+def application(database: Database, ledger: Ledger, given: Switches, *, secret: str | None = None) -> ASGIApp:
+    """Return the service as an ASGI application; its tables, and those of its keys, must be there. Whoever has the
+    `secret` may send it webhooks.
+    """
+    service, hooks = Service(database, Visits(given)), Hooks(database, secret)
     routes = [
         Route("/tickets", service.create_ticket, methods=["POST"]),
         Route("/tickets", service.tickets, methods=["GET"]),
         Route("/tickets/{receipt}/cancel", service.cancel_ticket, methods=["POST"]),
         Route("/invoices/{invoice_id}", service.invoice, methods=["GET"]),
+        Route("/coupons/{coupon}", service.coupon, methods=["GET"]),
+        Route("/hooks", hooks.take, methods=["POST"]),
         Route("/faults", service.put_faults, methods=["PUT"]),
         Route("/faults", service.get_faults, methods=["GET"]),
         Route("/log", service.get_log, methods=["GET"]),
@@ -161,8 +178,13 @@ def application(database: Database, ledger: Ledger, given: Switches) -> ASGIApp:
     routes += [Route(f"/{kind}", service.records, methods=["GET"]) for kind in RECORDS]
     forgetful = Starlette(routes=routes)
     keys = IdempotencyStore(ledger, scope="tickets", reconcile=service.reconcile, lease_s=LEASE_S)
-    keyed = IdempotencyMiddleware(forgetful, store=keys, tenant=lambda _: "everybody")
+    keyed = IdempotencyMiddleware(forgetful, store=keys, tenant=lambda _: "everybody", required=_wants_a_key)
     return Faulty(service.visits, keyed, forgetful)
+
+
+def _wants_a_key(scope: Scope) -> bool:
+    """A webhook has the id of its message instead."""
+    return bool(scope["path"] != "/hooks")
 
 
 def _key(request: Request) -> str:

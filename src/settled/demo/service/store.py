@@ -13,9 +13,12 @@ Json = dict[str, Any]
 Rows = Sequence[tuple[Any, ...]]
 
 
+STATEMENTS = statements.load("settled.demo.service", "tickets.sql")
+
+
 def open_database(url: str) -> Database:
     """Return the service's database at `url`; its tables are made by `create_tables`."""
-    return Database(url, statements.load("settled.demo.service", "tickets.sql"))
+    return Database(url, STATEMENTS)
 
 
 def _one(rows: Rows) -> Json | None:
@@ -71,7 +74,7 @@ def count_tickets(employee_id: str) -> Query[int]:
 
 
 def create_record(kind: str, prefix: str, key: str, body: Mapping[str, object], *, dedupes: bool) -> Query[Json | None]:
-    """Create a refund, coupon, shipment or notification; None when there is one of this key."""
+    """Create a record of a kind (a refund, a shipment …); None when there is one of this key."""
     params = {"kind": kind, "prefix": prefix, "key": key, "body": json.dumps(body), "dedupes": dedupes}
     return Query("create_record", params, _one)
 
@@ -79,6 +82,11 @@ def create_record(kind: str, prefix: str, key: str, body: Mapping[str, object], 
 def record_of(kind: str, key: str) -> Query[Json | None]:
     """Read the first record of a kind that was made under a key."""
     return Query("find_records", {"kind": kind, "key": key, "order_id": None, "lag": timedelta()}, _one)
+
+
+def count_records(kind: str, *, field: str, value: str) -> Query[int]:
+    """Count the records of a kind whose body has this value in this field."""
+    return Query("count_records", {"kind": kind, "field": field, "value": value}, lambda rows: int(rows[0][0]))
 
 
 def find_records(kind: str, *, key: str | None, order_id: str | None, lag_s: float) -> Query[list[Json]]:

@@ -72,15 +72,19 @@ SELECT {ticket} FROM tickets.tickets WHERE receipt = %(receipt)s
 SELECT count(*) FROM tickets.tickets WHERE employee_id = %(employee_id)s
 
 -- name: create_record
--- A refund, coupon, shipment or notification; no row when there is one of this key.
+-- A refund, a coupon that is deducted or given back, a shipment, a notification; no row when there is one of this key.
 WITH made AS (
     INSERT INTO tickets.records (receipt, kind, key, dedupes, body)
     VALUES (%(prefix)s || nextval('tickets.numbers'), %(kind)s, %(key)s, %(dedupes)s, %(body)s)
     ON CONFLICT DO NOTHING RETURNING *)
 SELECT {record} FROM made
 
+-- name: count_records
+-- The effects of one kind on whoever, or whatever, this field of their body names.
+SELECT count(*) FROM tickets.records WHERE kind = %(kind)s AND body ->> %(field)s = %(value)s
+
 -- name: find_records
--- Refunds, coupons, shipments or notifications by key, or by the order they belong to.
+-- Records of one kind by key, or by the order they belong to.
 SELECT {record} FROM tickets.records
 WHERE kind = %(kind)s AND (%(key)s::text IS NULL OR key = %(key)s)
   AND (%(order_id)s::text IS NULL OR body ->> 'order_id' = %(order_id)s) AND created_at <= clock_timestamp() - %(lag)s::interval

@@ -49,9 +49,8 @@ class Visits:
         """Remember what became of a request."""
         del self.log[:-MAX_LOG]
         entry = {"at": time.time(), "method": request.method, "path": request.url.path, "outcome": outcome}
-        self.log.append(
-            entry | {"key": request.headers.get("idempotency-key") or request.query_params.get("idempotency_key")}
-        )
+        named = [request.headers.get("idempotency-key"), request.headers.get("webhook-id")]
+        self.log.append(entry | {"key": next(filter(None, named), request.query_params.get("idempotency_key"))})
 
 
 class Faulty:
@@ -96,8 +95,7 @@ class Faulty:
         app = self._forgetful if self._visits.switches.forget_keys else self._keyed
         answer = await _answer(app, {**request.scope, "demo.visit": visit}, receive)
         if not visit.has_acted:
-            replayed = answer.headers.get(REPLAYED) == "true" and answer.status_code < 300
-            self._visits.note(request, f"{answer.status_code}, replayed" if replayed else str(answer.status_code))
+            self._visits.note(request, _shown(answer))
             return answer
         return await self._reply(request, fault, answer)
 
@@ -117,8 +115,13 @@ class Faulty:
                 note(request, f"committed, and answered {fault.seconds:g} s later")
                 await asyncio.sleep(fault.seconds)
             case _:
-                note(request, str(answer.status_code))
+                note(request, _shown(answer))
         return answer
+
+
+def _shown(answer: Response) -> str:
+    replayed = answer.headers.get(REPLAYED) == "true" and answer.status_code < 300
+    return f"{answer.status_code}, replayed" if replayed else str(answer.status_code)
 
 
 async def _answer(app: ASGIApp, scope: Scope, receive: Receive) -> Response:
