@@ -4,13 +4,16 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from acts import Remote, opened, rows
+from browsing import serving, token
 from settled import Ended, Ledger, Message, Unknown, action, always, perform
 from settled.runtime.metrics import page
 from settled.state import work
+from settled.state.tokens import Role
 
 LABELS = ("tenant", "tool", "state", "topic")
 
@@ -105,3 +108,18 @@ def test_the_dashboard_asks_for_metrics_that_there_are(ledger: Ledger) -> None:
     known = set(re.findall(r"^# TYPE (\S+)", page(ledger).decode(), re.MULTILINE))
     assert len(asked) > 10
     assert asked - known == {"settled_ledger_behind_seconds"}  # which is there once a worker has read the ledger
+
+
+def test_a_server_counts_for_an_operator_and_his_tenant_alone(ledger: Ledger) -> None:
+    """A scraper shows a token; what another tenant has does not exist for it."""
+    act(ledger)
+    with serving(ledger) as url:
+        assert httpx.get(f"{url}/metrics").status_code == 401
+        viewer = {"authorization": f"Bearer {token(ledger, 'vera', Role.VIEWER)}"}
+        assert httpx.get(f"{url}/metrics", headers=viewer).status_code == 403
+        mine = {"authorization": f"Bearer {token(ledger)}"}
+        answer = httpx.get(f"{url}/metrics", headers=mine)
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert 'settled_manual_queue{tenant="default",tool="lose"} 1.0' in answer.text
+        others = {"authorization": f"Bearer {token(ledger, 'otto', tenant='other')}"}
+        assert "default" not in httpx.get(f"{url}/metrics", headers=others).text

@@ -91,6 +91,7 @@ def test_a_process_runs_until_sigterm_and_says_whether_it_is_ready(server: Serve
         child, address = run
         assert (until_ready(address)["ready"], page(address, "/live")) == (True, (200, {"live": True}))
         assert page(address, "/other")[0] == 404
+        assert b"settled_up 1.0" in urllib.request.urlopen(address + "/metrics", timeout=10).read()
         mine = expired(ledger)
         end = time.monotonic() + 20
         while ledger.action(mine).state is not State.CANCELLED:

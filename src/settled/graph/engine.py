@@ -267,10 +267,13 @@ def _chained(flight: Flight, config: RunnableConfig) -> tuple[dict[str, Any], Ru
     assert isinstance(flight.contract, ChainContract)
     handle, request = flight.handle, flight.request
 
+    taken: set[tuple[str, int]] = set()
+
     def is_orphan(action: Action) -> bool:
-        if taken := handle.is_orphan(action):
+        if handle.is_orphan(action):
+            taken.add((action.id, action.fencing_token))  # it is asked about more than once
             flight.keeps_alive(action.id)  # nobody else of this process takes it over too
-        return taken
+        return (action.id, action.fencing_token) in taken
 
     given = options_of(handle, decision_of(request), request["language"], flight.policies)
     options = replace(given, decision=None, is_orphan=is_orphan)

@@ -1,7 +1,8 @@
-"""Whether a worker lives and works, for whoever restarts it: two pages over HTTP.
+"""Whether a worker lives and works, for whoever restarts it, and what is open, for whoever counts: pages over HTTP.
 
-`/live` answers as long as the event loop turns. `/ready` is 200 while the ledger answers and was read lately, and 503
-when it is not, or the worker drains. Owns just so much of HTTP as a probe needs.
+`/metrics` is the ledger's (`settled.runtime.metrics`), of all tenants, where Prometheus' client is installed. `/live`
+answers as long as the event loop turns. `/ready` is 200 while the ledger answers and was read lately, and 503 when it
+is not, or the worker drains. Owns just so much of HTTP as a probe needs.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from importlib.util import find_spec
 from typing import Any
 
 from settled.runtime.worker import Worker
@@ -33,8 +35,8 @@ async def health(worker: Worker, host: str, port: int) -> AsyncIterator[int]:
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, asyncio.TimeoutError):
-            status, told = await _answer(worker, await asyncio.wait_for(_path(reader), PATIENCE_S))
-            writer.write(_page(status, told))
+            path = await asyncio.wait_for(_path(reader), PATIENCE_S)
+            writer.write(await _metrics(worker) if path == "/metrics" else _told(*await _answer(worker, path)))
             await writer.drain()
         writer.close()
 
@@ -53,6 +55,14 @@ async def _path(reader: asyncio.StreamReader) -> str | None:
     return rest.split(" ")[0].partition("?")[0] if method in ("GET", "HEAD") else None
 
 
+async def _metrics(worker: Worker) -> bytes:
+    if find_spec("prometheus_client") is None:
+        return _told(404, {"error": "metrics need Prometheus' client: pip install 'settled[serve]'"})
+    from settled.runtime.metrics import CONTENT_TYPE, page
+
+    return _page(200, CONTENT_TYPE, await asyncio.to_thread(page, worker.ledger))
+
+
 async def _answer(worker: Worker, path: str | None) -> tuple[int, dict[str, Any]]:
     match path:
         case "/live":
@@ -61,9 +71,9 @@ async def _answer(worker: Worker, path: str | None) -> tuple[int, dict[str, Any]
             standing = await readiness(worker)
             return (200 if standing["ready"] else 503), standing
         case None:
-            return 400, {"error": "this answers GET /live and GET /ready"}
+            return 400, {"error": "this answers GET /live, GET /ready and GET /metrics"}
         case _:
-            return 404, {"error": "there are /live and /ready"}
+            return 404, {"error": "there are /live, /ready and /metrics"}
 
 
 async def readiness(worker: Worker) -> dict[str, Any]:
@@ -90,7 +100,10 @@ async def _waiting(worker: Worker) -> tuple[work.Backlog, int]:
     return backlog, len(stuck)
 
 
-def _page(status: int, told: dict[str, Any]) -> bytes:
-    body = json.dumps(told).encode() + b"\n"
-    head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+def _told(status: int, told: dict[str, Any]) -> bytes:
+    return _page(status, "application/json", json.dumps(told).encode() + b"\n")
+
+
+def _page(status: int, kind: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
     return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body

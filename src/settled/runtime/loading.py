@@ -44,6 +44,17 @@ def chain_named(place: str, name: str) -> "Chain":
     return chain
 
 
+def chains_of(places: Iterable[str]) -> "list[Chain]":
+    """Return the chains in modules that were named for their tools, each once. (A module that has one has imported
+    their graph; so this imports nothing.)
+    """
+    graph = sys.modules.get("settled.graph.chain")
+    if graph is None:
+        return []
+    held = (one for place in places for one in vars(sys.modules[place.partition(":")[0]]).values())
+    return list({one.name: one for one in held if isinstance(one, graph.Chain)}.values())
+
+
 def imported(name: str) -> object:
     """Return a module of the user's; a wrong use, in one sentence, where it cannot be imported."""
     if not all(part.isidentifier() for part in name.split(".")):

@@ -19,6 +19,7 @@ process that is away.
 
 import logging
 from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -34,21 +35,24 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RECENT_S = 300.0
 """Long enough for a scrape each minute to miss nothing, short enough to be read in milliseconds."""
 
+R = TypeVar("R", metrics.OpenActions, metrics.RecentActions, metrics.Undecided, metrics.Undelivered)
+
 _log = logging.getLogger("settled")
 
 
-def page(database: Database) -> bytes:
-    """Return the page that a scraper is given. Blocks for as long as five short statements take."""
+def page(database: Database, tenant: str | None = None) -> bytes:
+    """Return the page that a scraper is given, of one tenant or of all; blocks for five short statements."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(LedgerCollector(database))
+    registry.register(LedgerCollector(database, tenant))
     return generate_latest(registry)
 
 
 class LedgerCollector(Collector):
-    """The metrics of one ledger, for a registry of your own."""
+    """The metrics of one ledger, for a registry of your own; of one tenant, or of all."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, tenant: str | None = None) -> None:
         self._database = metrics.on(database)
+        self._tenant = tenant
 
     def collect(self) -> Iterable[Metric]:
         """Read them now; without the ledger only `settled_up`, which is 0 then."""
@@ -63,11 +67,14 @@ class LedgerCollector(Collector):
 
     def _read(self) -> Iterator[Metric]:
         run = self._database.run
-        yield from _open(run(metrics.open_actions()))
-        yield from _recent(run(metrics.recent_actions(RECENT_S)))
-        yield from _undecided(run(metrics.undecided()))
-        yield from _undelivered(run(metrics.undelivered()))
+        yield from _open(self._own(run(metrics.open_actions())))
+        yield from _recent(self._own(run(metrics.recent_actions(RECENT_S))))
+        yield from _undecided(self._own(run(metrics.undecided())))
+        yield from _undelivered(self._own(run(metrics.undelivered())))
         yield from _backlog(run(metrics.backlog()))
+
+    def _own(self, rows: list[R]) -> list[R]:
+        return [row for row in rows if self._tenant in (None, row.tenant)]
 
 
 def _open(rows: list[metrics.OpenActions]) -> list[Metric]:

@@ -21,7 +21,9 @@ _log = logging.getLogger("settled")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What a worker did: how many actions it noted, looked at, and what came of them. `failed` looks raised."""
+    """What a worker did: how many actions it noted, looked at, and what came of them. `failed` looks raised,
+    `carried_on` are runs of chains.
+    """
 
     noted: int = 0
     looked: int = 0
@@ -32,6 +34,7 @@ class Round:
     escalated: int = 0
     failed: int = 0
     resumed: int = 0
+    carried_on: int = 0
     delivered: int = 0
     purged: int = 0
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from settled.state import purge, work
+from settled.state import chains, purge, work
 from settled.state.errors import ContractError, LedgerUnavailable
 from settled.state.store import Ledger
 from settled.tools.carrying import LONGEST_REST_S
@@ -33,9 +33,10 @@ class Retention:
     """How long what is over is kept. None: for ever.
 
     `actions`: since it was settled, and its window is over. A success under a business key is kept for ever: it is what
-    "never twice" rests on; so is what is a step of a chain. `checkpoints`: since a thread of a session with an
-    `agent_name` was used last. With `decisions`, those of the forgotten actions go as well: a call that is repeated by
-    a replay of an old conversation acts anew then; without, it learns that it was settled.
+    "never twice" rests on. `checkpoints`: since a thread of a session with an `agent_name` was used last. With
+    `decisions`, those of the forgotten actions go as well, and runs of chains with their steps: a call that is repeated
+    by a replay of an old conversation, or the input of an old run, acts anew then; without, it learns that it was
+    settled, and the steps of chains stay.
     """
 
     actions: timedelta | None = None
@@ -73,6 +74,7 @@ class Purge:
 
     def run_once(self) -> Purged:
         """Forget all that may go now. Harmless beside running work, and beside another purge."""
+        self._chains()
         return Purged(self._actions(self._forget), self._threads(), self._endpoint_keys())
 
     def count(self) -> int:
@@ -90,6 +92,13 @@ class Purge:
             if batch.reach is None or batch.read < BATCH:
                 return forgotten
             after = batch.reach
+
+    def _chains(self) -> None:
+        """Forget runs of chains that were over so long ago; their actions are like any other ones then."""
+        older_than = self._retention.actions
+        while older_than is not None and self._retention.decisions:
+            if self._ledger.run(chains.forget(older_than, most=BATCH)) < BATCH:
+                return
 
     def _forget(self, after: Any, older_than: timedelta) -> purge.Batch:
         decisions = self._retention.decisions

@@ -8,7 +8,6 @@ import ipaddress
 import logging
 import signal
 import socket
-import sys
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
     from uvicorn import Config
 
-    from settled.graph.chain import Chain
     from settled.runtime.server.parts import Parts
     from settled.state.store import Ledger
 
@@ -74,14 +72,14 @@ def serve(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Start the server: login, console, chat and a worker. Any number of them share one database."""
-    from settled.runtime.loading import tools_at
-    from settled.runtime.working import _maker
+    from settled.runtime.loading import chains_of, tools_at
+    from settled.runtime.working import maker
 
     _check_installed()
     from settled.runtime.server.parts import Parts
 
     known = [tool for place in tools or [] for tool in tools_at(place)]
-    made, delivering = _maker(agents, "--agents"), _maker(dispatcher, "--dispatcher")
+    made, delivering = maker(agents, "--agents"), maker(dispatcher, "--dispatcher")
     _check_trace_url(trace_url)
     _say_what_goes_wrong()
     with connect(database_url) as ledger:
@@ -98,7 +96,7 @@ def serve(
                 worker,
                 trace_url,
                 hosts,
-                _chains(tools or []),
+                {chain.name: chain for chain in chains_of(tools or [])},
             )
             run(ledger, parts, listening)
 
@@ -116,15 +114,6 @@ def run(ledger: "Ledger", parts: "Parts", listening: socket.socket) -> None:
 
 def _end(*_: object) -> None:
     raise SystemExit(0)
-
-
-def _chains(places: "Sequence[str]") -> "dict[str, Chain]":
-    """Return the chains of the modules that were named for their tools; they are imported by now."""
-    graph = sys.modules.get("settled.graph.chain")
-    if graph is None:
-        return {}  # no module of these has a chain: it would have imported it
-    found = (one for place in places for one in vars(sys.modules[place.partition(":")[0]]).values())
-    return {one.name: one for one in found if isinstance(one, graph.Chain)}
 
 
 def _check_installed() -> None:

@@ -10,7 +10,7 @@ import typer
 from settled.runtime import options
 from settled.runtime.options import DatabaseUrl, Json, Limit, connect
 from settled.runtime.output import print_json, print_page
-from settled.runtime.working import _span_of
+from settled.runtime.working import span_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,7 +49,7 @@ def create(
         role=wanted,
         tenant=tenant,
         extra_roles=tuple(as_role or ()),
-        good_for=_span_of(expires_in, "--expires-in"),
+        good_for=span_of(expires_in, "--expires-in"),
     )
     with connect(database_url) as ledger:
         token = operations.on(ledger).run(query)

@@ -14,8 +14,9 @@ from collections.abc import Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from settled.runtime.chaining import ChainRunner
 from settled.runtime.pace import Pace, Round
 from settled.runtime.purging import Purge, Retention
 from settled.state import threads, work
@@ -29,6 +30,9 @@ from settled.tools.perform import check_policies
 from settled.tools.policy import Policy
 from settled.tools.runner import REAL, Runner, World
 from settled.tools.standing import RECONCILER_GRACE_S
+
+if TYPE_CHECKING:
+    from settled.graph.chain import Chain
 
 CONCURRENCY = 16
 """Looks at once: most of one is waiting for a remote side, and each may hold a thread."""
@@ -75,9 +79,11 @@ class Worker:
         tools: Sequence[object] = (),
         policies: Mapping[str, Policy] | None = None,
         agents: Mapping[str, Any] | None = None,
+        chains: Sequence["Chain"] = (),
         dispatcher: Dispatcher | None = None,
         concurrency: int = CONCURRENCY,
         scan_every_s: float = SCAN_EVERY_S,
+        lease_s: float = LEASE_S,
         purge_after: timedelta | None = None,
         checkpoints_after: timedelta | None = None,
         world: World = REAL,
@@ -85,25 +91,33 @@ class Worker:
         """`tools` are those whose actions it may carry on: what needs another tool is left to a worker that has it.
         `agents` are those of sessions with an `agent_name`, by this name: their threads are resumed where a turn was
         left open, and when something came late; their tools need not be given again. `policies` as in `perform`.
-        `dispatcher` delivers the outbox; without one only messages are made that could not be made before.
+        `chains` are those whose runs it carries on where a program has left them open; their tools need not be given
+        either. `dispatcher` delivers the outbox; without one only messages are made that could not be made before.
 
-        `purge_after` purges what was settled so long ago, `checkpoints_after` the threads (see `Retention`); by default
-        nothing is purged. Raises ContractError for what cannot be right.
+        `lease_s` is how long what a worker that died had taken up waits for the next one. `purge_after` purges what was
+        settled so long ago, `checkpoints_after` the threads (see `Retention`); by default nothing is purged. Raises
+        ContractError for what cannot be right.
         """
         if concurrency < 1:
             raise ContractError(f"concurrency must be at least 1, not {concurrency}")
         if not 0 < scan_every_s <= LONGEST_REST_S:
             raise ContractError(f"scan_every_s must be more than 0 and at most {LONGEST_REST_S:g}, not {scan_every_s}")
+        if not lease_s > 0:
+            raise ContractError(f"lease_s must be more than 0, not {lease_s}")
         resumer = _resumer(ledger, agents)
         theirs = {} if resumer is None else resumer.contracts
+        for chain in chains:
+            theirs = {**chain.contract.contracts, **theirs}
         contracts = {**theirs, **{contract.name: contract for contract in map(contract_of, tools)}}
         self.ledger = ledger
         self.scan_every_s = scan_every_s
+        self._lease_s = lease_s
         self._work = work.on(ledger)
         self._threads = threads.on(ledger)
         self._means = Means(ledger, contracts, check_policies(policies))
         self._resumer = resumer
         self._dispatcher = dispatcher or _maker(ledger, tools)
+        self._chains = _chain_runner(ledger, chains)
         self._concurrency = concurrency
         self._purge = _purge(ledger, purge_after, checkpoints_after)
         self._world = world
@@ -166,7 +180,7 @@ class Worker:
         """Look at one action now; what is due by its own time is left until then. One that drains looks at none."""
         if self.is_draining:
             return Round()
-        watch = await self._work.arun(work.one(tenant, action_id, lease_s=LEASE_S))
+        watch = await self._work.arun(work.one(tenant, action_id, lease_s=self._lease_s))
         return Round() if watch is None else await asyncio.shield(self._pace.start(self._look(watch)))
 
     @property
@@ -214,7 +228,7 @@ class Worker:
         self._pace.wanted = self._concurrency * 3 // 4
         if free <= 0:
             return
-        due = await self._work.arun(work.due(tools=list(self._means.contracts), most=free, lease_s=LEASE_S))
+        due = await self._work.arun(work.due(tools=list(self._means.contracts), most=free, lease_s=self._lease_s))
         if len(due) < free:
             self._pace.wanted = None
         for watch in due:
@@ -235,11 +249,16 @@ class Worker:
         """Begin with what is done beside the looks, one of each at a time: it may take long, and holds up none."""
         if self._dispatcher is not None:
             self._pace.start_aside("deliver", partial(self._deliver, self._dispatcher))
+        if self._chains is not None:
+            self._pace.start_aside("chains", partial(self._carry_on, self._chains))
         if self._purge is not None and self._pace.is_time_to_purge():
             self._pace.start_aside("purge", partial(self._forget, self._purge))
 
     async def _deliver(self, dispatcher: Dispatcher) -> Round:
         return Round(delivered=(await dispatcher.arun_once()).delivered)
+
+    async def _carry_on(self, runner: ChainRunner) -> Round:
+        return Round(carried_on=await runner.arun_once())
 
     async def _forget(self, purge: Purge) -> Round:
         return Round(purged=(await asyncio.to_thread(purge.run_once)).actions)
@@ -322,6 +341,10 @@ def _maker(ledger: Ledger, tools: Sequence[object]) -> Dispatcher | None:
     """Return what makes the messages that could not be made when their action succeeded, if some tool has any."""
     makers = [tool for tool in tools if contract_of(tool).emits is not None]
     return Dispatcher(ledger, sinks={}, tools=makers) if makers else None
+
+
+def _chain_runner(ledger: Ledger, chains: "Sequence[Chain]") -> ChainRunner | None:
+    return ChainRunner(ledger, chains) if chains else None
 
 
 def _purge(ledger: Ledger, after: timedelta | None, checkpoints_after: timedelta | None) -> Purge | None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from settled.runtime.loading import tools_at
+from settled.runtime.loading import chains_of, tools_at
 from settled.runtime.options import DatabaseUrl, Json, connect
 from settled.runtime.output import print_json
 
@@ -46,10 +46,12 @@ class Setup:
     """What a worker process is made of."""
 
     tools: list[Any]
+    chains: list[Any]
     agents: Callable[["Ledger"], Any] | None
     dispatcher: Callable[["Ledger"], Any] | None
     concurrency: int
     scan_every_s: float
+    lease_s: float
     has_queue: bool
     once: bool
     health: tuple[str, int] | None
@@ -71,6 +73,9 @@ def worker(
     ] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Looks at once.")] = 16,
     scan_every: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds between two scans of the ledger.")] = 5.0,
+    lease: Annotated[
+        float, typer.Option(min=0.5, max=600, help="Seconds that what a dead worker had taken up waits for the next.")
+    ] = 10.0,
     no_queue: Annotated[bool, typer.Option("--no-queue", help="Scan only, without procrastinate.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Do one round, print what was done, and end.")] = False,
     purge_after: Annotated[str | None, typer.Option(help="Purge what was settled so long ago, as 30d.")] = None,
@@ -82,17 +87,20 @@ def worker(
 ) -> None:
     """Look after what is open and has nobody any more, until SIGTERM."""
     given = [one for place in tools or [] for one in tools_at(place)]
+    chains = chains_of(tools or [])
     setup = Setup(
         given,
-        _maker(agents, "--agents"),
-        _maker(dispatcher, "--dispatcher"),
+        chains,
+        maker(agents, "--agents"),
+        maker(dispatcher, "--dispatcher"),
         concurrency,
         scan_every,
+        lease,
         has_queue=not (no_queue or once),
         once=once,
         health=None if health_port is None else (health_host, health_port),
-        purge_after=_span_of(purge_after, "--purge-after"),
-        checkpoints_after=_span_of(checkpoints_after, "--checkpoints-after"),
+        purge_after=span_of(purge_after, "--purge-after"),
+        checkpoints_after=span_of(checkpoints_after, "--checkpoints-after"),
     )
     if logging.lastResort is not None:  # a process of its own says what it meets
         logging.getLogger("settled").addHandler(logging.lastResort)
@@ -121,8 +129,8 @@ def purge(
     """Forget what is over. What is open stays, with its conversation; so does a success under a business key."""
     from settled.runtime.purging import Purge, Purged, Retention
 
-    after = _span_of(older_than, "--older-than")
-    retention = Retention(after, _span_of(checkpoints_older_than, "--checkpoints-older-than"), decisions)
+    after = span_of(older_than, "--older-than")
+    retention = Retention(after, span_of(checkpoints_older_than, "--checkpoints-older-than"), decisions)
     with connect(database_url) as ledger:
         purging = Purge(ledger, retention)
         done = Purged(purging.count()) if dry_run else purging.run_once()
@@ -134,14 +142,15 @@ def purge(
         print(f"forgotten: {done.actions} actions, {done.threads} threads, {done.endpoint_keys} idempotency keys")
 
 
-def _span_of(value: str | None, hint: str) -> timedelta | None:
+def span_of(value: str | None, hint: str) -> timedelta | None:
+    """As `span`, for an option of that name."""
     try:
         return span(value)
     except typer.BadParameter as error:
         raise typer.BadParameter(error.message, param_hint=hint) from None
 
 
-def _maker(place: str | None, hint: str) -> Callable[["Ledger"], Any] | None:
+def maker(place: str | None, hint: str) -> Callable[["Ledger"], Any] | None:
     """Return the function at `module:function`; a wrong use where there is none."""
     if place is None:
         return None
@@ -161,14 +170,16 @@ async def serve(ledger: "Ledger", setup: Setup) -> "Round":
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(ledger.aclose)
-        agents = None if setup.agents is None else await _entered(stack, setup.agents(ledger))
+        agents = None if setup.agents is None else await entered(stack, setup.agents(ledger))
         working = Worker(
             ledger,
             tools=setup.tools,
             agents=agents,
-            dispatcher=None if setup.dispatcher is None else _dispatcher(setup.dispatcher(ledger)),
+            dispatcher=None if setup.dispatcher is None else dispatcher(setup.dispatcher(ledger)),
             concurrency=setup.concurrency,
             scan_every_s=setup.scan_every_s,
+            lease_s=setup.lease_s,
+            chains=setup.chains,
             purge_after=setup.purge_after,
             checkpoints_after=setup.checkpoints_after,
         )
@@ -204,7 +215,7 @@ async def _hearing(working: Any) -> AsyncIterator[None]:
             await hearing
 
 
-def _dispatcher(made: Any) -> Any:
+def dispatcher(made: Any) -> Any:
     from settled.tools.dispatcher import Dispatcher
 
     if not isinstance(made, Dispatcher):
@@ -212,7 +223,7 @@ def _dispatcher(made: Any) -> Any:
     return made
 
 
-async def _entered(stack: AsyncExitStack, made: Any) -> Mapping[str, Any]:
+async def entered(stack: AsyncExitStack, made: Any) -> Mapping[str, Any]:
     """Return agents by name: as they are, awaited, or for as long as the worker runs."""
     if inspect.isawaitable(made):
         made = await made

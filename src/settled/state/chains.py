@@ -7,7 +7,7 @@ and answers None for "somebody else moved it, look again"; all may be sent again
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal
 
 from settled.state.ledger import INTENT_BYTES, MAX_TEXT_CHARS, Query, Rows, digest_of
@@ -173,6 +173,21 @@ def listed(
 ) -> Query[list[ChainRow]]:
     """Read runs, newest first: at most `most`, those alone that are over, or that are not, where that is given."""
     return Query("chain_list", {"tenant": tenant, "thread_id": thread_id, "is_over": is_over, "most": most}, _chains)
+
+
+def left_alone(names: Sequence[str], *, grace_s: float, most: int) -> Query[list[tuple[str, str, str]]]:
+    """Read runs of these chains, of all tenants, that are not over and that nobody carries on although nothing of them
+    is under way: each as tenant, id and name, oldest first.
+    """
+    params = {"names": list(names), "grace": timedelta(seconds=grace_s), "most": most}
+    return Query("chain_left_alone", params, lambda rows: [(row[0], row[1], row[2]) for row in rows])
+
+
+def forget(older_than: timedelta, *, most: int) -> Query[int]:
+    """Forget at most `most` runs that were over so long ago, with their steps; answers how many. Their actions can be
+    forgotten then, and the same input in the same conversation is another run.
+    """
+    return Query("chain_forget", {"older_than": older_than, "most": most}, lambda rows: int(rows[0][0]))
 
 
 def of_action(tenant: str, action_id: str) -> Query[ChainRow | None]:

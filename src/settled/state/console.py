@@ -4,12 +4,10 @@ Owns the statements of `console.sql`. The subtle thing: no index may look at a c
 search has none for states and receipts. It reads a bounded stretch instead, and answers where the next one begins.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from settled.state import statements
 from settled.state.ledger import Query, Rows
 from settled.state.postgres import Database
 
@@ -90,6 +88,4 @@ def pulse(tenant: str, one: str | None = None) -> Query[Pulse]:
 
 def on(database: Database) -> Database:
     """Return `database` as one that speaks these statements; the two share their connections."""
-    other = copy.copy(database)
-    other._statements = statements.load("settled.state", "sql/console.sql")
-    return other
+    return database.speaking("sql/console.sql")

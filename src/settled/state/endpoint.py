@@ -8,7 +8,6 @@ has no hold of it.
 `within` carries an operation out on somebody else's connection, in his transaction.
 """
 
-import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -132,9 +131,7 @@ def _statements() -> dict[str, statements.Statement]:
 
 def on(database: Database) -> Database:
     """Return `database` as one that speaks these statements; the two share their connections."""
-    other = copy.copy(database)
-    other._statements = _statements()
-    return other
+    return database.speaking("sql/endpoint.sql")
 
 
 def within(connection: object, query: Query[T]) -> T:

@@ -4,12 +4,10 @@ Owns the statements of sql/metrics.sql. They read by the indexes of open things,
 what is new, and not how much was ever settled.
 """
 
-import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from settled.state import statements
 from settled.state.ledger import Query, Rows
 from settled.state.postgres import Database
 
@@ -99,6 +97,4 @@ def _several(kind: Any, rows: Rows) -> list[Any]:
 
 def on(database: Database) -> Database:
     """Return `database` as one that speaks these statements; the two share their connections."""
-    other = copy.copy(database)
-    other._statements = statements.load("settled.state", "sql/metrics.sql")
-    return other
+    return database.speaking("sql/metrics.sql")

@@ -8,13 +8,11 @@ The subtle thing is the order. Nothing is taken while an earlier message of its 
 has at most one message under way, and a dead letter holds back what stands behind it, of its own action and no other.
 """
 
-import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
-from settled.state import statements
 from settled.state.ledger import Query, Rows
 from settled.state.postgres import Database
 
@@ -173,6 +171,4 @@ def _ids(rows: Rows) -> list[str]:
 
 def on(database: Database) -> Database:
     """Return `database` as one that speaks these statements; the two share their connections."""
-    other = copy.copy(database)
-    other._statements = statements.load("settled.state", "sql/outbox.sql")
-    return other
+    return database.speaking("sql/outbox.sql")

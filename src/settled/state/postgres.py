@@ -8,11 +8,12 @@ round trip each.
 """
 
 import asyncio
+import copy
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg.rows import TupleRow
@@ -67,6 +68,17 @@ class Database:
         self._clock = clock
         self._max_connections = max_connections
         self.pools = Pools(url, size=max_connections, prepare=prepare)
+
+    def speaking(self, *paths: str, prepare: bool = True) -> Self:
+        """Return this database as one that speaks the statements of these files instead; the two share their
+        connections. Without `prepare` they are planned each time: for those whose plan must follow the tables' growth.
+        """
+        other = copy.copy(self)
+        other._statements = {
+            name: one for path in paths for name, one in statements.load("settled.state", path).items()
+        }
+        other._prepare = self._prepare and prepare
+        return other
 
     def run(self, query: Query[T]) -> T:
         """Carry out a query; LedgerUnavailable when Postgres does not answer within `patience_s`."""
@@ -160,9 +172,16 @@ class Tries:
 
 @cache
 def ledger_statements() -> Mapping[str, Statement]:
-    """Return the ledger's own named statements; those of chains are among them, whose steps are its actions."""
-    files = ("sql/queries.sql", "sql/chains.sql")
-    return {name: one for file in files for name, one in statements.load("settled.state", file).items()}
+    """Return the ledger's own named statements."""
+    return _loaded(LEDGER_FILES)
+
+
+LEDGER_FILES = ("sql/queries.sql", "sql/chains.sql")
+"""What the ledger speaks; chains are among it, whose steps are its actions."""
+
+
+def _loaded(paths: Sequence[str]) -> Mapping[str, Statement]:
+    return {name: one for path in paths for name, one in statements.load("settled.state", path).items()}
 
 
 def send(connection: psycopg.Connection, name: str, /, **params: object) -> list[TupleRow]:

@@ -4,12 +4,10 @@ Owns the statements of `purge.sql`. What may go is decided there, in the stateme
 the guards of the tables: an open action cannot be deleted, and what belongs to an action only after it.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from settled.state import statements
 from settled.state.ledger import Query, Rows
 from settled.state.postgres import Database
 
@@ -30,10 +28,7 @@ class Batch:
 
 def on(database: Database) -> Database:
     """Return `database` as one that speaks these statements; they are planned each time, as those of `work` are."""
-    other = copy.copy(database)
-    other._statements = statements.load("settled.state", "sql/purge.sql")
-    other._prepare = False
-    return other
+    return database.speaking("sql/purge.sql", prepare=False)
 
 
 def count_old(*, after: datetime, older_than: timedelta, most: int) -> Query[Batch]:

@@ -5,15 +5,13 @@ on is decided by the lock of the thread; the subtle thing is a thread that is wo
 that turn leaves it due, since what moved may not have been told in it.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from settled.state import statements
 from settled.state.ledger import MAX_TEXT_CHARS, Query, Rows
-from settled.state.postgres import Database
+from settled.state.postgres import LEDGER_FILES, Database
 
 D = TypeVar("D", bound=Database)
 
@@ -46,9 +44,7 @@ class StuckThread:
 
 def on(database: D) -> D:
     """Return `database` as one that speaks these statements as well; the two share their connections."""
-    other = copy.copy(database)
-    other._statements = {**database._statements, **statements.load("settled.state", "sql/threads.sql")}
-    return other
+    return database.speaking(*LEDGER_FILES, "sql/threads.sql")
 
 
 def open_turn(

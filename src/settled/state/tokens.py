@@ -5,7 +5,6 @@ SHA-256 is kept. Knows nothing of HTTP. The subtle thing: a session is good only
 asked with each request, so that what is revoked ends at once and everywhere.
 """
 
-import copy
 import hashlib
 import secrets
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Self
 
-from settled.state import statements
 from settled.state.errors import InvalidArguments
 from settled.state.ledger import Query, Rows
 from settled.state.postgres import Database
@@ -173,6 +171,4 @@ def log_out(session: str) -> Query[bool]:
 
 def on(database: Database) -> Database:
     """Return `database` as one that speaks these statements; the two share their connections."""
-    other = copy.copy(database)
-    other._statements = statements.load("settled.state", "sql/tokens.sql")
-    return other
+    return database.speaking("sql/tokens.sql")

@@ -6,12 +6,10 @@ touch no index, so there is none of the open actions: new rows are read by their
 are open are noted in a table of their own, and only that table is read from then on (`due`).
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from settled.state import statements
 from settled.state.ledger import Query, Rows
 from settled.state.postgres import Database
 
@@ -74,10 +72,7 @@ def on(database: Database) -> Database:
 
     They are planned each time: a plan made while the ledger was empty would read all of it later.
     """
-    other = copy.copy(database)
-    other._statements = statements.load("settled.state", "sql/work.sql")
-    other._prepare = False
-    return other
+    return database.speaking("sql/work.sql", prepare=False)
 
 
 def sweep(frontier: str, *, most: int, grace_s: float, most_s: float) -> Query[Swept | None]:

@@ -23,7 +23,7 @@ from settled.tools.approval import judged
 from settled.tools.attempt import done_of, restored
 from settled.tools.contract import Contract, contract_of
 from settled.tools.effects import Steps, ask
-from settled.tools.perform import Options, outcome, prepare, taken_up
+from settled.tools.perform import Options, outcome, prepare, recalled, taken_up
 from settled.tools.policy import Policy
 from settled.tools.result import Outcome, readable
 from settled.tools.standing import Call, claim_of
@@ -62,13 +62,34 @@ def compensate(undoing: Undoing, done: Action) -> Steps[Outcome]:
 
     Asked for twice, it is one undoing. Raises AlreadyDecided for an action that has not succeeded, ContractError for a
     tool without `compensate`, InvalidArguments where the arguments of the undoing cannot be made, NotPermitted where
-    its policy denies it, DuplicateAction where another action has its business key: nothing was begun then.
+    its policy denies it or `done` undoes something itself, DuplicateAction where another action has its business key:
+    nothing was begun then. ContractError too where an action of another tool is undoing it already.
     """
+    _check_undoes_nothing(done)
     undo = yield from _begun(undoing, done)
+    if undo.tool != undoing.undoer.name:  # begun by other code, or by a chain with a way back of its own
+        return (yield from _by_another_tool(undoing, done, undo))
     options = replace(_options(undoing, done), is_orphan=_is_unknown, wait_s=undoing.wait_s)
     call, end = yield from protocol.perform(taken_up(undoing.undoer, undo, undoing.store, options))
     yield from conclude(done.tenant, done.id)
     return outcome(call, end)
+
+
+def _check_undoes_nothing(done: Action) -> None:
+    """What was undone stays so in the ledger, and its business key is free: to have it back is a new call."""
+    if done.compensates is not None:
+        raise NotPermitted(f"{done.id} undoes {done.compensates}: to have that back, call its tool anew")
+
+
+def _by_another_tool(undoing: Undoing, done: Action, undo: Action) -> Steps[Outcome]:
+    """Tell of an undoing that this contract neither sends nor asks about: it was judged, and maybe sent, as another."""
+    if undo.is_open:
+        raise ContractError(
+            f"{done.id} is being undone by {undo.id}, of the tool {undo.tool} and not {undoing.undoer.name}: carry that "
+            "one on, with its tool"
+        )
+    yield from conclude(done.tenant, done.id)
+    return recalled(undo, undoing.language)
 
 
 def conclude(tenant: str, action_id: str) -> Steps[Action | None]:

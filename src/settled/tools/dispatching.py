@@ -175,11 +175,19 @@ def _ended(landed: Landed) -> Landed:
 def _failed(terms: Terms, taken: Taken, error: BaseException) -> Failed:
     """Return what becomes of a message whose call ended with an error."""
     said = error if isinstance(error, Undelivered) else None
-    reason = str(error) if said else f"{type(error).__name__}: {error}"
+    reason = _text_of(error) if said else f"{type(error).__name__}: {_text_of(error)}"
     if taken.attempt >= terms.max_attempts or (said and said.is_final):
         return Failed(taken, one_line(reason, MAX_REASON_CHARS), None)
     pause_s = _pause_s(terms, taken, said.retry_after_s if said else None)
     return Failed(taken, one_line(reason, MAX_REASON_CHARS), pause_s)
+
+
+def _text_of(error: BaseException) -> str:
+    """Return what an error says; one that cannot even say it is an end like any other."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - it is the sink's own class
+        return "it does not say why"
 
 
 def _pause_s(terms: Terms, taken: Taken, retry_after_s: float | None) -> float:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from settled.runtime.server import login, problems, static_files
 from settled.runtime.server.guard import BODY_WAIT_S, Guard
-from settled.runtime.server.pages import action, actions, chains, deciding, edit, lists, live, outbox
+from settled.runtime.server.pages import action, actions, chains, deciding, edit, lists, live, metrics, outbox
 from settled.runtime.server.site import Site
 
 Beside = Callable[[Site], AbstractAsyncContextManager[object]]
@@ -22,8 +22,8 @@ Beside = Callable[[Site], AbstractAsyncContextManager[object]]
 CONSOLE = tuple(pages.router for pages in (lists, actions, action, edit, deciding, chains, outbox, live))
 """The pages of operators; `--no-console` leaves them away."""
 
-ALWAYS = (login.router, static_files.router)
-"""What every part needs: a login and the looks."""
+ALWAYS = (login.router, static_files.router, metrics.router)
+"""What every part needs: a login, the looks, and what is counted."""
 
 
 def build_app(

@@ -18,7 +18,7 @@ from uvicorn import Config, Server
 from settled.runtime.server.app import CONSOLE, Beside, build_app
 from settled.runtime.server.site import Site
 from settled.runtime.worker import Worker
-from settled.runtime.working import _dispatcher, _entered
+from settled.runtime.working import dispatcher, entered
 from settled.state.store import Ledger
 from settled.tools.contract import ActionTool
 
@@ -45,7 +45,7 @@ async def serve_parts(
 ) -> None:
     """Serve until a signal ends it."""
     async with AsyncExitStack() as stack:
-        agents = None if parts.agents is None else await _entered(stack, parts.agents(ledger))
+        agents = None if parts.agents is None else await entered(stack, parts.agents(ledger))
         routers: list[APIRouter] = list(CONSOLE) if parts.console else []
         beside: list[Beside] = []
         if parts.worker:
@@ -71,8 +71,8 @@ def _add_chat(ledger: Ledger, agents: Mapping[str, Any], routers: list[APIRouter
 
 def _working(ledger: Ledger, parts: Parts, agents: Mapping[str, Any] | None) -> Beside:
     """Return a worker in the server's own event loop: it begins with the server, and drains at its end."""
-    delivering = None if parts.dispatcher is None else _dispatcher(parts.dispatcher(ledger))
-    worker = Worker(ledger, tools=parts.tools, agents=agents, dispatcher=delivering)
+    delivering = None if parts.dispatcher is None else dispatcher(parts.dispatcher(ledger))
+    worker = Worker(ledger, tools=parts.tools, agents=agents, chains=list(parts.chains.values()), dispatcher=delivering)
 
     @asynccontextmanager
     async def working(_: Site) -> AsyncIterator[None]:

@@ -146,3 +146,29 @@ WITH moved AS (
     WHERE tenant = %(tenant)s AND id = %(chain_id)s AND version = %(version)s AND ended_at IS NULL
     RETURNING *)
 SELECT {chain_columns} FROM moved
+
+-- name: chain_left_alone
+-- Runs of all tenants that are not over and that nobody has carried on for a while, although nothing of them is under way: oldest first.
+SELECT chain.tenant, chain.id, chain.name FROM settled.chains AS chain
+    LEFT JOIN LATERAL (SELECT max(greatest(step.begun_at, step.finished_at, step.undone_at, action.settled_at, undo.settled_at)) AS at,
+            bool_or(action.state IN ('planned', 'approved', 'running', 'unknown') OR undo.state IN ('planned', 'approved', 'running', 'unknown')) AS is_busy
+        FROM settled.chain_steps AS step
+            LEFT JOIN settled.actions AS action ON action.tenant = step.tenant AND action.id = step.action_id
+            LEFT JOIN settled.actions AS undo ON undo.tenant = action.tenant AND undo.id = action.compensated_by
+        WHERE step.tenant = chain.tenant AND step.chain_id = chain.id) AS last ON true
+WHERE chain.ended_at IS NULL AND chain.name = ANY(%(names)s::text[]) AND NOT coalesce(last.is_busy, false)
+    AND coalesce(last.at, chain.begun_at) < settled.now() - %(grace)s::interval
+ORDER BY chain.begun_at LIMIT %(most)s
+
+-- name: chain_forget
+-- Forget runs that were over so long ago, with their steps; those whose conversation still has an open one stay.
+WITH gone AS (
+    DELETE FROM settled.chains USING (
+        SELECT tenant, id FROM settled.chains AS old
+        WHERE ended_at < settled.now() - %(older_than)s::interval AND NOT EXISTS (SELECT FROM settled.chains AS open
+            WHERE open.tenant = old.tenant AND open.thread_id = old.thread_id AND open.ended_at IS NULL)
+        LIMIT %(most)s FOR UPDATE SKIP LOCKED) AS old
+    WHERE chains.tenant = old.tenant AND chains.id = old.id
+    RETURNING chains.tenant, chains.id),
+steps AS (DELETE FROM settled.chain_steps USING gone WHERE chain_steps.tenant = gone.tenant AND chain_id = gone.id)
+SELECT count(*) FROM gone
