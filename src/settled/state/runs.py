@@ -6,14 +6,12 @@ written". All of them may be sent again after a lost connection. The subtle thin
 whoever says it, so that a statement that is sent twice says nothing twice; a new owner goes on after the last number.
 """
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from settled.state import statements
 from settled.state.ledger import Query, Rows
 from settled.state.postgres import Database
 
@@ -201,9 +199,9 @@ def take(owner: str, *, agents: Sequence[str], most: int, lease_s: float) -> Que
     return Query("take", params, _runs)
 
 
-def last_event(held: HeldRun) -> Query[int]:
-    """Read the number of the last thing that a run has said; 0: it has said nothing."""
-    return Query("last_event", _mine(held), lambda rows: int(rows[0][0]))
+def last_event(held: HeldRun) -> Query[RunEvent | None]:
+    """Read the last thing that a run has said; None: it has said nothing."""
+    return Query("last_event", _mine(held), lambda rows: RunEvent(*rows[0]) if rows else None)
 
 
 def append(held: HeldRun, said: Sequence[tuple[str, str]], *, first: int, lease_s: float) -> Query[bool | None]:
@@ -252,9 +250,7 @@ def forget_events(*, kept: timedelta, most: int) -> Query[int]:
 
 def on(database: Database) -> Database:
     """Return `database` as one that speaks these statements; the two share their connections."""
-    other = copy.copy(database)
-    other._statements = statements.load("settled.state", "sql/runs.sql")
-    return other
+    return database.speaking("sql/runs.sql")
 
 
 def held_by(owner: str, run: Run) -> HeldRun:

@@ -127,8 +127,8 @@ WITH mine AS (
 SELECT is_cancelled FROM mine
 
 -- name: last_event
--- Read how many events a run has.
-SELECT coalesce(max(number), 0) FROM settled.run_events WHERE run_id = %(run_id)s AND tenant = %(tenant)s
+-- Read the last event of a run.
+SELECT number, event, data FROM settled.run_events WHERE run_id = %(run_id)s AND tenant = %(tenant)s ORDER BY number DESC LIMIT 1
 
 -- name: finish
 -- End a run, with its last events.
