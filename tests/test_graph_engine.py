@@ -142,7 +142,7 @@ def test_an_approved_action_runs_at_the_next_visit(setting: Setting) -> None:
 def test_a_stop_between_plan_and_run_is_recorded_as_nothing_sent(
     setting: Setting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stop(standing: Any) -> None:
+    def stop(_: Any, standing: Any) -> None:
         if isinstance(standing, Granted):
             raise Stop
 

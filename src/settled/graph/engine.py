@@ -39,6 +39,7 @@ from settled.graph.twin import Twin
 from settled.state import ledger
 from settled.state.errors import LEDGER_IS_GONE, ContractError, InvalidArguments
 from settled.state.ledger import Query
+from settled.state.machine import State
 from settled.state.model import Action
 from settled.state.store import Ledger
 from settled.tools import protocol, tracing
@@ -98,6 +99,8 @@ class Flight:
     calls: list[Call] = field(default_factory=list)
     held: dict[tuple[str, int], object] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
+    write: Callable[[Any], None] | None = None
+    told: tuple[str, State, int] | None = None
 
     def begin(self) -> Call:
         """Return a call with an owner of its own; the ledger hears of it next. InvalidArguments for a bad one."""
@@ -257,7 +260,8 @@ class Engine:
             function = via.body_of(function)
         if function is not contract.function:
             contract = replace(contract, function=function)
-        return Flight(contract, handle, request, Runner(contract, self.store, self._world), self.policies)
+        runner = Runner(contract, self.store, self._world)
+        return Flight(contract, handle, request, runner, self.policies, write=_writer())
 
 
 def _chained(flight: Flight, config: RunnableConfig) -> tuple[dict[str, Any], RunnableConfig]:
@@ -355,12 +359,14 @@ def _place(flight: Flight, standing: Standing) -> Where:
             where = _answered(_answer(flight.calls[-1], standing))
         case _:
             assert_never(standing)
-    _tell(standing)
+    _tell(flight, standing)
     return where
 
 
-def _tell(standing: Standing) -> None:
-    """Stream where the action stands now, to whoever listens to `custom` events."""
+def _tell(flight: Flight, standing: Standing) -> None:
+    """Stream where the action stands now, to whoever listens to `custom` events: of the host's graph, since what a
+    nested one says is heard only by who asks for subgraphs.
+    """
     action = standing.action
     event: dict[str, Any] = {
         "action_id": action.id,
@@ -370,11 +376,17 @@ def _tell(standing: Standing) -> None:
     }
     if isinstance(standing, Answered):
         event["code"] = str(standing.code)
+    seen = (action.id, action.state, action.attempt)
+    if flight.write is not None and flight.told != seen:
+        flight.told = seen
+        flight.write({"settled": event})
+
+
+def _writer() -> Callable[[Any], None] | None:
     try:
-        write = get_stream_writer()
+        return get_stream_writer()
     except RuntimeError:  # no graph is running: the engine was called by itself
-        return
-    write({"settled": event})
+        return None
 
 
 def _answer(call: Call, end: Answered) -> Answer:

@@ -171,6 +171,8 @@ async def serve(ledger: "Ledger", setup: Setup) -> "Round":
     async with AsyncExitStack() as stack:
         stack.push_async_callback(ledger.aclose)
         agents = None if setup.agents is None else await entered(stack, setup.agents(ledger))
+        if agents:
+            agents = await _chatting(stack, ledger, agents, carries_out=not setup.once)
         working = Worker(
             ledger,
             tools=setup.tools,
@@ -192,6 +194,18 @@ async def serve(ledger: "Ledger", setup: Setup) -> "Round":
         if setup.has_queue and _is_there("procrastinate"):
             await stack.enter_async_context(_hearing(working))
         return await (working.arun_once() if setup.once else working.arun())
+
+
+async def _chatting(
+    stack: AsyncExitStack, ledger: "Ledger", agents: Mapping[str, Any], *, carries_out: bool
+) -> Mapping[str, Any]:
+    """Return the agents, with a checkpointer where they have none; and carry out the runs of the chat with them."""
+    from settled.runtime.chat.carrying import carrying_out, checkpointed
+
+    agents = await stack.enter_async_context(checkpointed(ledger, agents))
+    if carries_out:
+        await stack.enter_async_context(carrying_out(ledger, agents))
+    return agents
 
 
 def _is_there(module: str) -> bool:

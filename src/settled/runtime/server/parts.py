@@ -46,6 +46,8 @@ async def serve_parts(
     """Serve until a signal ends it."""
     async with AsyncExitStack() as stack:
         agents = None if parts.agents is None else await entered(stack, parts.agents(ledger))
+        if agents:
+            agents = await _checkpointed(stack, ledger, agents)
         routers: list[APIRouter] = list(CONSOLE) if parts.console else []
         beside: list[Beside] = []
         if parts.worker:
@@ -58,6 +60,13 @@ async def serve_parts(
         )
         app = build_app(site, routers=routers, beside=beside, hosts=parts.hosts)
         await Server(config(app)).serve(sockets=[listening])
+
+
+async def _checkpointed(stack: AsyncExitStack, ledger: Ledger, agents: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Give agents that have no checkpointer one of this loop: chat and worker need it."""
+    from settled.runtime.chat.carrying import checkpointed  # LangGraph takes seconds
+
+    return await stack.enter_async_context(checkpointed(ledger, agents))
 
 
 def _add_chat(ledger: Ledger, agents: Mapping[str, Any], routers: list[APIRouter], beside: list[Beside]) -> None:
