@@ -5,6 +5,8 @@ import contextlib
 import itertools
 import os
 import signal
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +15,8 @@ import pytest
 from chats import Server, said, serving
 from processes import start
 from settled import Ledger
+
+HERE = Path(__file__).parent
 
 
 async def test_a_killed_server_is_followed_by_one_that_ends_its_run(database_url: str) -> None:
@@ -119,6 +123,26 @@ async def test_a_worker_carries_out_what_a_server_only_takes_in(database_url: st
             assert "given up" in said_last["__error__"]["message"]
     with Ledger.connect(database_url) as ledger:
         assert len(ledger.actions()) == 1
+
+
+async def test_a_worker_process_hears_of_each_run_by_the_queue(database_url: str) -> None:
+    """The server only takes in; a worker that looks by itself once a minute has the run done in seconds, twice."""
+    words = ["worker", "--agents", "chatting:patient_agents", "--database-url", database_url]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE / "children"), str(HERE)])}
+    with serving(database_url, carries_out=False) as server:
+        command = [sys.executable, "-m", "settled.runtime.cli", *words]
+        worker = await asyncio.create_subprocess_exec(*command, env=environment)
+        try:
+            async with server.client() as client:
+                thread_id = (await client.threads.create())["thread_id"]
+                for order in ("A1", "A2"):
+                    run = await client.runs.create(thread_id, "bank", input=said(f"refund {order}", order))
+                    values: Any = await asyncio.wait_for(client.runs.join(thread_id, run["run_id"]), 45)
+                    assert "R-" in values["messages"][-1]["content"]
+        finally:
+            worker.terminate()
+            assert await asyncio.wait_for(worker.wait(), 30) == 0
+        assert server.remote.count() == 2
 
 
 async def test_two_servers_carry_out_the_runs_of_a_thread_in_order(database_url: str) -> None:

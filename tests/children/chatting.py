@@ -14,11 +14,18 @@ from langchain.agents import create_agent
 from chat_agents import Talker, tools
 from scripted import Remote
 from settled import ActionMiddleware, Ledger, aopen_checkpointer, build_agent
+from settled.runtime.chat import executing
 from settled.runtime.chat import runs as routes
 from settled.runtime.chat.carrying import execute_due
 from settled.runtime.chat.router import router
 from settled.runtime.chat.serving import Chat
 from settled.state import runs
+
+
+def patient_agents(ledger: Ledger) -> dict[str, Any]:
+    """The agents, for a worker that looks for runs once a minute only: what is quicker, the queue has told."""
+    executing.LOOK_S = 60.0
+    return agents_of(ledger, None, 0.0, 0.0)
 
 
 def serve(

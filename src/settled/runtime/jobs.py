@@ -1,8 +1,9 @@
 """The queue: procrastinate on the ledger's own Postgres, so that what is wanted now does not wait for the next scan.
 
-Owns the jobs, which say no more than "look at this action again" or "scan now", and how stalled ones are revived. The
-ledger's compare-and-set decides what a look does, and the worker's own scan is the ground truth: a job that is lost,
-doubled or late changes nothing. Four things in it are there because procrastinate was seen to need them (3.10):
+Owns the jobs, which say no more than "look at this action again", "scan now" or "a run of the chat is due", and how
+stalled ones are revived. The ledger's compare-and-set decides what a look does, and the worker's own scan is the ground
+truth: a job that is lost, doubled or late changes nothing. Four things in it are there because procrastinate was seen
+to need them (3.10):
 
 - a stall threshold of fewer than three heartbeats runs live jobs again, and is refused;
 - a queueing lock that is taken aborts the transaction it is met in, so each job is put in behind a savepoint;
@@ -12,6 +13,7 @@ doubled or late changes nothing. Four things in it are there because procrastina
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from settled.runtime.worker import Worker
 
 QUEUE = "settled"
-LOOK, SCAN, REVIVE = "settled.look", "settled.scan", "settled.revive"
+LOOK, SCAN, REVIVE, RUN = "settled.look", "settled.scan", "settled.revive", "settled.run"
 
 EVERY_MINUTE = "* * * * *"
 
@@ -135,8 +137,17 @@ def _look(tenant: str, action_id: str, in_s: float) -> dict[str, Any]:
 class Listening:
     """What a worker process hears from the queue. It ends by itself in nothing: a queue that is away is tried again."""
 
-    def __init__(self, worker: "Worker", *, stall: Stall | None = None, concurrency: int = 8) -> None:
+    def __init__(
+        self,
+        worker: "Worker",
+        *,
+        stall: Stall | None = None,
+        concurrency: int = 8,
+        on_run: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_run` is called when a run of the chat is due."""
         self._worker = worker
+        self._on_run = on_run
         self._stall = stall or Stall()
         self._concurrency = concurrency
 
@@ -172,6 +183,11 @@ class Listening:
         async def look(tenant: str, action_id: str) -> None:
             await worker.look(tenant, action_id)
 
+        @app.task(name=RUN, queue=QUEUE, queueing_lock=RUN)
+        async def run() -> None:
+            if self._on_run is not None:
+                self._on_run()
+
         @app.periodic(cron=EVERY_MINUTE)
         @app.task(name=SCAN, queue=QUEUE, queueing_lock=SCAN)
         async def scan(timestamp: int) -> None:
@@ -183,6 +199,34 @@ class Listening:
             await revive(app, stall)
 
         return app
+
+
+class Announcer:
+    """Says that a run of the chat is due, to workers in other processes, in an event loop: `async with Announcer(...)`.
+
+    One job that waits is enough for any number of runs; where the queue is away, the workers' own scan finds them.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._app = app_of(ledger)
+
+    async def __aenter__(self) -> "Announcer":
+        await asyncio.to_thread(set_up, self._ledger)
+        await self._app.open_async()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._app.close_async()
+
+    async def run_is_due(self) -> None:
+        """Put the job in, unless one is waiting already."""
+        try:
+            await self._app.configure_task(RUN, queue=QUEUE, queueing_lock=RUN).defer_async()
+        except exceptions.AlreadyEnqueued:
+            pass
+        except exceptions.ConnectorException:
+            _log.warning("the queue is away: the run is found by a scan")
 
 
 def app_of(ledger: Ledger) -> procrastinate.App:

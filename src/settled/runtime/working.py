@@ -25,6 +25,7 @@ from settled.runtime.options import DatabaseUrl, Json, connect
 from settled.runtime.output import print_json
 
 if TYPE_CHECKING:
+    from settled.runtime.chat.executing import Executor
     from settled.runtime.pace import Round
     from settled.state.store import Ledger
 
@@ -170,9 +171,9 @@ async def serve(ledger: "Ledger", setup: Setup) -> "Round":
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(ledger.aclose)
-        agents = None if setup.agents is None else await entered(stack, setup.agents(ledger))
+        agents, executor = None if setup.agents is None else await entered(stack, setup.agents(ledger)), None
         if agents:
-            agents = await _chatting(stack, ledger, agents, carries_out=not setup.once)
+            agents, executor = await _chatting(stack, ledger, agents, carries_out=not setup.once)
         working = Worker(
             ledger,
             tools=setup.tools,
@@ -192,20 +193,21 @@ async def serve(ledger: "Ledger", setup: Setup) -> "Round":
             port = await stack.enter_async_context(health(working, *setup.health))
             print(f"settled: ready is told at http://{host}:{port}/ready", file=sys.stderr, flush=True)
         if setup.has_queue and _is_there("procrastinate"):
-            await stack.enter_async_context(_hearing(working))
+            await stack.enter_async_context(_hearing(working, executor))
         return await (working.arun_once() if setup.once else working.arun())
 
 
 async def _chatting(
     stack: AsyncExitStack, ledger: "Ledger", agents: Mapping[str, Any], *, carries_out: bool
-) -> Mapping[str, Any]:
-    """Return the agents, with a checkpointer where they have none; and carry out the runs of the chat with them."""
-    from settled.runtime.chat.carrying import carrying_out, checkpointed
+) -> "tuple[Mapping[str, Any], Executor | None]":
+    """Return the agents, with a checkpointer of this loop; and what carries out the runs of the chat with them."""
+    from settled.runtime.chat.carrying import checkpointed, working
+    from settled.runtime.chat.executing import Executor
 
     agents = await stack.enter_async_context(checkpointed(ledger, agents))
-    if carries_out:
-        await stack.enter_async_context(carrying_out(ledger, agents))
-    return agents
+    if not carries_out:
+        return agents, None
+    return agents, await stack.enter_async_context(working(Executor(ledger, agents)))
 
 
 def _is_there(module: str) -> bool:
@@ -217,10 +219,11 @@ def _is_there(module: str) -> bool:
 
 
 @asynccontextmanager
-async def _hearing(working: Any) -> AsyncIterator[None]:
+async def _hearing(working: Any, executor: "Executor | None") -> AsyncIterator[None]:
     from settled.runtime.jobs import Listening
 
-    hearing = asyncio.ensure_future(Listening(working).run())
+    on_run = None if executor is None else executor.look_now
+    hearing = asyncio.ensure_future(Listening(working, on_run=on_run).run())
     try:
         yield
     finally:

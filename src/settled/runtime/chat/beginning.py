@@ -44,6 +44,7 @@ async def begin_run(chat: Chat, who: Who, thread_id: str, asked: Asked, key: str
     if begun is None:
         begun = await _begun(chat, who, thread_id, new)
     chat.bell.ring(WORK)
+    await chat.announce()
     return begun
 
 

@@ -120,6 +120,10 @@ class Executor:
             one.session.drain(STOPPING)
         self.bell.ring(WORK)
 
+    def look_now(self) -> None:
+        """Look for runs that are due as soon as may be. To be called in the loop."""
+        self.bell.ring(WORK)
+
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self.bell.ring(WORK)

@@ -28,6 +28,7 @@ from settled.runtime.chat.listening import ended
 from settled.runtime.chat.refusals import Refused
 from settled.runtime.chat.who import Who, check_role
 from settled.runtime.chat.wire import values_form
+from settled.runtime.jobs import Announcer
 from settled.state import ledger as operations
 from settled.state import runs, tokens
 from settled.state.errors import ContractError, InvalidArguments, NotFound, SettledError
@@ -63,9 +64,9 @@ class Chat:
         kept: timedelta = KEPT,
     ) -> None:
         """`agents` by the names that clients know them by; each runs with a checkpointer of this server, whatever it
-        was built with. `carries_out=False` leaves the runs to workers. `talk_role` is what it takes to send a message;
-        deciding takes an approver. What ended runs have said is `kept` that long. Raises ContractError for a graph
-        without a door to the ledger, and for a name that cannot stand in an address.
+        was built with. `carries_out=False` leaves the runs to workers, which hear of each by a job. `talk_role` is what
+        it takes to send a message; deciding takes an approver. What ended runs have said is `kept` that long. Raises
+        ContractError for a graph without a door to the ledger, and for a name that cannot stand in an address.
         """
         if not agents:
             raise ContractError("a chat server needs an agent: Chat(ledger, {name: agent})")
@@ -83,6 +84,7 @@ class Chat:
         self.bell = self.executor.bell
         self.agents: Mapping[str, Agent] = {}
         self._saver: BaseCheckpointSaver[Any] | None = None
+        self._announcer: Announcer | None = None
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator["Chat"]:
@@ -96,9 +98,16 @@ class Chat:
             self.executor.agents = self.agents
             if self._carries_out:
                 await stack.enter_async_context(working(self.executor))
+            else:
+                self._announcer = await stack.enter_async_context(Announcer(self.ledger))
             forgetting = asyncio.create_task(self._forget())
             stack.callback(forgetting.cancel)
             yield self
+
+    async def announce(self) -> None:
+        """Let the workers know that a run is due, where the runs are theirs."""
+        if self._announcer is not None:
+            await self._announcer.run_is_due()
 
     async def _forget(self) -> None:
         while True:

@@ -53,7 +53,7 @@ async def serve_parts(
         if parts.worker:
             beside.append(_working(ledger, parts, agents))
         if parts.chat and agents:
-            _add_chat(ledger, agents, routers, beside)
+            _add_chat(ledger, agents, routers, beside, carries_out=parts.worker)
         has_chat = bool(parts.chat and agents)
         site = Site(
             ledger, parts.tools, parts.trace_url, has_console=parts.console, has_chat=has_chat, chains=parts.chains
@@ -69,11 +69,13 @@ async def _checkpointed(stack: AsyncExitStack, ledger: Ledger, agents: Mapping[s
     return await stack.enter_async_context(checkpointed(ledger, agents))
 
 
-def _add_chat(ledger: Ledger, agents: Mapping[str, Any], routers: list[APIRouter], beside: list[Beside]) -> None:
+def _add_chat(
+    ledger: Ledger, agents: Mapping[str, Any], routers: list[APIRouter], beside: list[Beside], *, carries_out: bool
+) -> None:
     from settled.runtime.chat.router import router  # LangGraph takes seconds
     from settled.runtime.chat.serving import Chat
 
-    chat = Chat(ledger, agents)
+    chat = Chat(ledger, agents, carries_out=carries_out)
     routers.append(router(chat))
     beside.append(lambda _: chat.opened())
 
