@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import typer
 
+import reference
+import settled
 from scripted import ScriptedModel, call, once
 from settled.runtime.cli import app
 from test_readme import Shop, run, shop
@@ -86,3 +88,10 @@ def test_every_command_that_is_told_exists(line: str) -> None:
         command = command.commands[words.pop(0)]
     known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= known | {"--json", "--help"}
+
+
+def test_the_reference_is_that_of_the_docstrings() -> None:
+    """Every public name stands in it, in one part, as its docstring says; `python scripts/reference.py --write`."""
+    named = [name for names in reference.PARTS.values() for name in names.split()]
+    assert sorted(named) == sorted(settled.__all__)
+    assert (DOCS / "reference.md").read_text() == reference.page()
