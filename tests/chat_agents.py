@@ -7,6 +7,7 @@ and anything else is answered in pieces. Their effects are rows that a test coun
 import asyncio
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 
 from scripted import Remote, call, calling
 from settled import Absent, Found, action, always, current_action
+
+WAIT_S = 4.0
+"""Below the timeout of a body."""
 
 WORDS = ["The ", "answer ", "comes ", "in ", "pieces."]
 
@@ -60,8 +64,10 @@ class Talker(BaseChatModel):
         return AIMessage("".join(WORDS))
 
 
-def tools(remote: Remote, trouble: str | None, slow_s: float) -> list[Any]:
-    """Return the tools; with `trouble` ("freeze", "die") the process does so after the first effect of all."""
+def tools(remote: Remote, trouble: str | None, slow_s: float, *, may_go_on: threading.Event | None = None) -> list[Any]:
+    """Return the tools; with `trouble` ("freeze", "die") the process does so after the first effect of all. `slow`
+    waits for `may_go_on`, if given: its test looks at it meanwhile.
+    """
 
     def find(inquiry: Any) -> Found | Absent:
         receipt = remote.find(inquiry.idempotency_key)
@@ -84,6 +90,8 @@ def tools(remote: Remote, trouble: str | None, slow_s: float) -> list[Any]:
     async def slow(order: str) -> dict[str, Any]:
         """Refund an order, slowly."""
         await asyncio.sleep(slow_s)
+        if may_go_on is not None:
+            await asyncio.to_thread(may_go_on.wait, WAIT_S)
         return await asyncio.to_thread(effect, order=order)
 
     @action(risk="non_idempotent_write", identity="all", approval=always, summary="payment of {amount} to {payee}")

@@ -117,6 +117,15 @@ async def test_bad_input_begins_nothing(ledger: Ledger, mode: str) -> None:
     assert (far.done, count(ledger.url, "settled.chains")) == ([], 0)
 
 
+@pytest.mark.parametrize("given", [None, "O-1", ["C-1", "O-1"], 7])
+def test_an_input_that_is_no_mapping_is_a_fault_of_the_code(ledger: Ledger, given: Any) -> None:
+    order = order_chain(Counter())
+    with pytest.raises(ContractError, match="a mapping of its fields"):
+        order.run(given, ledger=ledger, thread_id="t")
+    with pytest.raises(ContractError, match="begin it with"):
+        order.graph(ledger).invoke({}, {"configurable": {"thread_id": "t"}})
+
+
 def test_arguments_that_cannot_be_made_stop_the_run_until_the_code_is_mended(ledger: Ledger) -> None:
     """A function that raises is a step that did not begin; the next run, with better code, goes on there."""
     far = Counter()

@@ -7,7 +7,20 @@ import pytest
 
 from acts import opened
 from chain_shop import Clock, Counter, kept, order_chain, raising, shop_tools
-from settled import Approve, Compensation, Desk, Ended, Happened, Ledger, Refused, Reject, Rejected, always
+from settled import (
+    AlreadyDecided,
+    Approve,
+    Compensation,
+    Desk,
+    Ended,
+    Happened,
+    Ledger,
+    Refused,
+    Reject,
+    Rejected,
+    always,
+    perform,
+)
 from settled.graph.chain import chain
 from settled.tools.chain_desk import ChainDesk
 from settled.tools.chains import step
@@ -223,3 +236,47 @@ def test_a_step_of_a_chain_that_is_over_may_be_undone_later(ledger: Ledger) -> N
     assert (again.state, again["pay"].state) == ("partially_compensated", "undone")
     assert "have been undone since: pay (receipt R-2)" in again.message
     assert far.done == ["deduct_coupon", "pay", "ship", "refund"]
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["rejected", "not begun"])
+def test_what_a_person_undid_by_hand_is_undone_by_nobody_else(ledger: Ledger, begins: bool) -> None:
+    """The bank was shut, and the cashier paid it out: it leaves the manual queue, and whoever asks for its undoing
+    later hears that it is undone. Of an order that is undone, the business key is free.
+    """
+    far = Counter(faults={"ship": NO, "refund": NO})
+    tools = shop_tools(far, contracts={"pay": {"unique": ("order",)}})
+    way_back = Compensation(tools["refund"], None if begins else lambda _: {})
+    order = chain("order", [step("pay", tools["pay"], compensate=way_back), step("ship", tools["ship"])],
+        on_failure="compensate")  # fmt: skip
+    end = order.run({"order": "O-1"}, ledger=ledger, thread_id="t")
+    ChainDesk(ledger).undone(str(end.chain_id), "pay", by="mia", note="paid out in cash")
+    far.faults.clear()
+    desk, paid = Desk(ledger, tools=list(tools.values())), str(end["pay"].action_id)
+    assert desk.queue() == []
+    with pytest.raises(AlreadyDecided, match="was undone by hand, as mia has said"):
+        desk.compensate(paid, by="bob")
+    assert order.go_on(str(end.chain_id), ledger=ledger).state == "compensated"
+    assert far.done == ["pay"]
+    if begins:
+        last = ledger.timeline(paid)[-1]
+        assert (last.trigger, last.actor, last.detail) == (
+            "compensated", "mia", {"chain": end.chain_id, "step": "pay", "note": "paid out in cash"},
+        )  # fmt: skip
+        assert perform(tools["pay"], {"order": "O-1"}, ledger=ledger, thread_id="u").code == "succeeded"
+
+
+def test_what_a_person_undid_by_himself_does_not_hide_a_step_that_may_still_act(ledger: Ledger) -> None:
+    """The coupon is given back while shipping waits for a person: that the run has come to nothing is not said yet."""
+    far = Counter()
+    tools = shop_tools(far, contracts={"ship": {"approval": always}})
+    order = chain("order", [step("pay", tools["pay"]), step("ship", tools["ship"])], on_failure="compensate",
+        identity=("order",))  # fmt: skip
+    waits = order.run({"order": "O-1"}, ledger=ledger, thread_id="t")
+    desk = Desk(ledger, tools=list(tools.values()))
+    desk.compensate(str(waits["pay"].action_id), by="mia")
+    now = order.go_on(str(waits.chain_id), ledger=ledger)
+    assert (now.state, now.code, now["pay"].state) == ("waiting", "waiting_for_approval", "undone")
+    assert now.artifact["action_id"] == waits["ship"].action_id
+    desk.withdraw(str(now["ship"].action_id), by="mia")
+    assert order.go_on(str(waits.chain_id), ledger=ledger).state == "stopped"
+    assert far.done == ["pay", "refund"]

@@ -29,6 +29,7 @@ async def asked(client: LangGraphClient, amount: float, agent: str = "bank") -> 
 
 
 async def test_a_run_stops_at_an_approval_and_goes_on_when_it_is_given(server: Server) -> None:
+    """Nothing is sent before; the timeline names who asked and who approved, by their tokens."""
     async with server.client("vera") as vera, server.client("anna") as anna:
         before = server.remote.count()
         thread_id, interrupt = await asked(vera, 5)
@@ -62,6 +63,7 @@ FORMS: list[Any] = [
 
 @pytest.mark.parametrize("answer", FORMS, ids=["bare", "decisions", "older list"])
 async def test_an_answer_is_taken_in_every_form(server: Server, answer: Any) -> None:
+    """Addressed by its interrupt or not, and in the forms of LangChain's older interfaces."""
     async with server.client() as client:
         before = server.remote.count()
         thread_id, interrupt = await asked(client, 6)
@@ -74,6 +76,7 @@ async def test_an_answer_is_taken_in_every_form(server: Server, answer: Any) -> 
 
 
 async def test_what_a_person_has_changed_is_asked_about_anew_and_a_rejection_ends_it(server: Server) -> None:
+    """80 in the place of 8 is another question; rejected, nothing is ever sent."""
     async with server.client() as client:
         before = server.remote.count()
         thread_id, _ = await asked(client, 8)
@@ -103,6 +106,7 @@ async def test_who_may_not_decide_decides_nothing(server: Server) -> None:
 
 
 async def test_an_answer_that_means_nothing_is_refused_and_the_question_stands(server: Server) -> None:
+    """It begins no run, says what is wrong with it, and the next answer counts."""
     async with server.client() as client:
         before = server.remote.count()
         thread_id, _ = await asked(client, 10)
@@ -124,6 +128,7 @@ async def test_an_answer_that_means_nothing_is_refused_and_the_question_stands(s
 
 
 async def test_two_people_who_approve_at_one_instant_pay_once(server: Server) -> None:
+    """Each of the four requests hears the receipt, or that nothing waits any more."""
     async with server.client("anna") as anna, server.client("olga") as olga:
         before = server.remote.count()
         thread_id, interrupt = await asked(anna, 11)
@@ -141,6 +146,7 @@ async def test_two_people_who_approve_at_one_instant_pay_once(server: Server) ->
 
 
 async def test_the_opposite_of_what_was_decided_is_refused_with_what_stands(server: Server) -> None:
+    """The first decision is final, and the second person hears who made it."""
     async with server.client("anna") as anna:
         before = server.remote.count()
         thread_id, interrupt = await asked(anna, 12)
@@ -157,6 +163,7 @@ async def test_the_opposite_of_what_was_decided_is_refused_with_what_stands(serv
 
 
 async def test_a_thread_whose_request_is_open_is_not_deleted(server: Server) -> None:
+    """Once it is decided it may go; its action stays in the ledger, and the name begins empty again."""
     async with server.client("olga") as olga:
         thread_id, _ = await asked(olga, 13)
         with pytest.raises(ConflictError, match="still open"):

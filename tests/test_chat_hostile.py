@@ -63,6 +63,7 @@ async def test_another_tenants_thread_does_not_exist(server: Server) -> None:
     ],
 )
 async def test_nobody_is_let_in_without_a_token_that_is_good(server: Server, headers: dict[str, str]) -> None:
+    """No token, a wrong one, another scheme, a made-up session: 401 everywhere."""
     async with httpx.AsyncClient(base_url=server.url, headers=headers) as http:
         for method, path in [
             ("GET", "/threads/x"),
@@ -128,6 +129,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ("given", "why"), REFUSED, ids=lambda value: str(value)[:40] if isinstance(value, dict) else ""
 )
 async def test_what_is_not_supported_is_refused_with_its_reason(server: Server, given: Any, why: str) -> None:
+    """The sentence names the field and the way on, and no run is begun."""
     async with server.http() as http:
         thread_id = (await http.post("/threads", json={})).json()["thread_id"]
         body = json.dumps({**BANK, "input": None if "command" in given else said("words"), **given})
@@ -137,6 +139,7 @@ async def test_what_is_not_supported_is_refused_with_its_reason(server: Server, 
 
 
 async def test_large_and_odd_bodies_are_refused(server: Server) -> None:
+    """Nothing of them is kept in memory past the bound, and no odd name reaches the checkpointer."""
     async with server.http() as http:
         thread_id = (await http.post("/threads", json={})).json()["thread_id"]
         path = f"/threads/{thread_id}/runs"
@@ -168,6 +171,7 @@ async def test_large_and_odd_bodies_are_refused(server: Server) -> None:
 
 
 async def test_what_is_not_here_says_so(server: Server) -> None:
+    """501 with a sentence for parts that are not there, 422 for what this server never does."""
     async with server.http() as http:
         thread_id = (await http.post("/threads", json={})).json()["thread_id"]
         for method, path in [
@@ -189,6 +193,7 @@ async def test_what_is_not_here_says_so(server: Server) -> None:
 
 
 async def test_who_only_reads_deletes_nothing(server: Server) -> None:
+    """Deleting takes an operator."""
     async with server.http("vera") as vera:
         thread_id = (await vera.post("/threads", json={})).json()["thread_id"]
         assert (await vera.delete(f"/threads/{thread_id}")).status_code == 403

@@ -58,6 +58,7 @@ def test_the_runs_of_a_thread_are_taken_one_after_the_other(rows: Database) -> N
 
 
 def test_a_statement_that_is_sent_twice_says_nothing_twice(rows: Database) -> None:
+    """As after a connection that broke before its answer: events keep their numbers, and the end comes once."""
     one = begun(rows)
     (run,) = take(rows, "one")
     held = runs.held_by("one", run)
@@ -73,6 +74,7 @@ def test_a_statement_that_is_sent_twice_says_nothing_twice(rows: Database) -> No
 
 
 def test_who_has_lost_a_run_writes_nothing_more(rows: Database) -> None:
+    """A stale owner's events, end and putting back change nothing; the new owner's end stands."""
     one = begun(rows)
     (stale,) = take(rows, "one", lease_s=0)
     (run,) = take(rows, "two")
@@ -89,6 +91,7 @@ def test_who_has_lost_a_run_writes_nothing_more(rows: Database) -> None:
 
 
 def test_a_request_is_one_run_and_too_many_runs_are_refused(rows: Database) -> None:
+    """One key is one run of its thread, and what waits in a thread is bounded."""
     assert begin(rows, request_key="k")
     assert begin(rows, request_key="k") is None
     assert begin(rows, strategy="reject") is None
@@ -100,6 +103,7 @@ def test_a_request_is_one_run_and_too_many_runs_are_refused(rows: Database) -> N
 
 
 def test_a_thread_is_not_dropped_under_a_run_and_what_it_said_goes_with_it(rows: Database) -> None:
+    """What ended runs have said is forgotten by age, and a thread's runs go with it."""
     one = begun(rows)
     assert not rows.run(runs.drop_thread(TENANT, "t"))
     (run,) = take(rows, "one")

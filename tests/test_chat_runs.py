@@ -28,6 +28,7 @@ async def client(server: Server) -> AsyncIterator[LangGraphClient]:
 
 
 async def test_a_run_is_waited_for_and_its_values_come_back(server: Server, client: LangGraphClient) -> None:
+    """The receipt is in the answer, and the thread has the same values."""
     thread = await client.threads.create(metadata={"of": "a test"})
     before = server.remote.count()
     values: Any = await client.runs.wait(thread["thread_id"], "bank", input=said("refund A1", "m1"))
@@ -42,6 +43,7 @@ async def test_a_run_is_waited_for_and_its_values_come_back(server: Server, clie
 
 
 async def test_every_mode_is_streamed_in_the_clients_form(client: LangGraphClient) -> None:
+    """Pieces, growing messages, values and updates, numbered without a gap, with an end."""
     thread = await client.threads.create()
     parts = client.runs.stream(
         thread["thread_id"],
@@ -67,6 +69,7 @@ async def test_every_mode_is_streamed_in_the_clients_form(client: LangGraphClien
 
 
 async def test_the_transitions_of_an_action_are_streamed(client: LangGraphClient) -> None:
+    """Each state once, as a custom event."""
     thread = await client.threads.create()
     parts = client.runs.stream(thread["thread_id"], "bank", input=said("refund A7"), stream_mode="custom")
     states = [part.data["settled"]["state"] async for part in parts if part.event == "custom"]
@@ -91,6 +94,7 @@ async def test_a_stream_is_gone_on_with_after_the_last_event_that_was_heard(clie
 
 
 async def test_a_message_that_is_sent_twice_is_one_run(server: Server, client: LangGraphClient) -> None:
+    """Before its end and after it; another message under the same id is refused."""
     thread = await client.threads.create()
     before = server.remote.count()
     first = await client.runs.create(thread["thread_id"], "bank", input=said("refund A2", "m1"))
@@ -106,6 +110,7 @@ async def test_a_message_that_is_sent_twice_is_one_run(server: Server, client: L
 
 
 async def test_a_request_with_a_key_is_one_run_whatever_it_holds(client: LangGraphClient) -> None:
+    """Another request under the same key is refused."""
     thread = await client.threads.create()
     key = {"Idempotency-Key": "k1"}
     first = await client.runs.create(thread["thread_id"], "bank", input=said("words"), headers=key)
@@ -116,6 +121,7 @@ async def test_a_request_with_a_key_is_one_run_whatever_it_holds(client: LangGra
 
 
 async def test_a_second_run_waits_for_the_first_or_is_refused(client: LangGraphClient) -> None:
+    """`enqueue` in the order of asking, `reject` as a conflict; each ends with its own values."""
     thread = await client.threads.create()
     one = await client.runs.create(thread["thread_id"], "bank", input=said("slow B1"))
     assert (await client.threads.get(thread["thread_id"]))["status"] == "busy"
@@ -136,6 +142,7 @@ async def test_a_second_run_waits_for_the_first_or_is_refused(client: LangGraphC
 async def test_a_run_is_cancelled_at_its_next_step_and_what_was_sent_is_recorded(
     server: Server, client: LangGraphClient
 ) -> None:
+    """The same message again tells what became of it, and sends nothing."""
     thread = await client.threads.create()
     before = server.remote.count()
     run = await client.runs.create(thread["thread_id"], "bank", input=said("slow C1", "m1"), stream_mode="custom")
@@ -152,6 +159,7 @@ async def test_a_run_is_cancelled_at_its_next_step_and_what_was_sent_is_recorded
 
 
 async def test_a_run_that_nobody_has_begun_is_cancelled_at_once(client: LangGraphClient) -> None:
+    """It says nothing but its end."""
     thread = await client.threads.create()
     run = await client.runs.create(thread["thread_id"], "bank", input=said("refund C2"), after_seconds=60)
     await client.runs.cancel(thread["thread_id"], run["run_id"])
@@ -163,6 +171,7 @@ async def test_a_run_that_nobody_has_begun_is_cancelled_at_once(client: LangGrap
 async def test_an_agent_that_fails_says_so_and_not_why_and_the_message_may_be_sent_again(
     client: LangGraphClient,
 ) -> None:
+    """What the exception says stays in the server's log; a second sending is a second run."""
     thread = await client.threads.create()
     with pytest.raises(Exception, match="ConnectionError: the agent has failed") as raised:
         await client.runs.wait(thread["thread_id"], "bank", input=said("die", "m1"))
@@ -190,6 +199,7 @@ async def test_a_run_without_a_thread_gets_one_that_stays(server: Server, client
 
 
 async def test_a_thread_is_made_by_a_run_only_where_it_asks_for_that(client: LangGraphClient) -> None:
+    """Nor is a thread made for an agent that is not there."""
     with pytest.raises(NotFoundError):
         await client.runs.create("new-thread", "bank", input=said("words"))
     await client.runs.wait("new-thread", "bank", input=said("words"), if_not_exists="create")
@@ -210,6 +220,7 @@ async def test_one_message_at_one_instant_from_many_is_one_run(server: Server, c
 
 
 async def test_of_many_that_want_to_be_alone_one_is(client: LangGraphClient) -> None:
+    """Eight at one instant: one run, and seven conflicts."""
     thread = await client.threads.create()
     asked = (
         client.runs.create(thread["thread_id"], "bank", input=said(f"slow E{n}"), multitask_strategy="reject")
@@ -241,6 +252,7 @@ async def test_who_goes_away_cancels_his_run_only_if_he_said_so(server: Server) 
 
 
 async def test_what_a_run_said_long_ago_is_forgotten_and_says_so(server: Server, client: LangGraphClient) -> None:
+    """Its values are still there, and its message still meets it."""
     thread = await client.threads.create()
     run = await client.runs.create(thread["thread_id"], "bank", input=said("words", "m1"))
     values: Any = await client.runs.join(thread["thread_id"], run["run_id"])

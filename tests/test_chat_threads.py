@@ -24,6 +24,7 @@ async def client(server: Server) -> AsyncIterator[LangGraphClient]:
 
 
 async def test_a_thread_is_begun_once(client: LangGraphClient) -> None:
+    """The second one of a name is refused, or met as it is where that is asked for."""
     made = await client.threads.create(thread_id="once", metadata={"a": 1})
     with pytest.raises(ConflictError, match="already"):
         await client.threads.create(thread_id="once")
@@ -33,6 +34,7 @@ async def test_a_thread_is_begun_once(client: LangGraphClient) -> None:
 
 
 async def test_threads_are_found_by_what_they_are(client: LangGraphClient) -> None:
+    """By metadata, status and ids, in pages, and counted the same way."""
     one = await client.threads.create(metadata={"team": "x", "n": 1}, graph_id="bank")
     two = await client.threads.create(metadata={"team": "x", "n": 2})
     await client.runs.wait(one["thread_id"], "bank", input=said("pay 3"))
@@ -100,6 +102,7 @@ async def test_a_thread_is_forgotten_with_what_was_said_and_its_actions_stay(
 
 
 async def test_assistants_are_the_agents_of_the_server(client: LangGraphClient) -> None:
+    """With their graph and schemas; any other name is told what there is."""
     assert [one["assistant_id"] for one in await client.assistants.search()] == ["bank", "chain"]
     (found,) = await client.assistants.search(graph_id="bank")
     assert found == await client.assistants.get("bank")

@@ -267,3 +267,40 @@ def test_by_default_arguments_come_from_the_result_the_arguments_or_the_receipt(
     held = perform(reserve, {"row": 12}, ledger=ledger, thread_id="t")
     Desk(ledger, tools=[reserve]).compensate(str(held.action_id), by="mia")
     assert got == [("C", 12, "S-1")]
+
+
+@both
+async def test_one_that_was_begun_as_another_tool_is_neither_sent_nor_asked_about_as_this_one(
+    ledger: Ledger, mode: str
+) -> None:
+    """A deploy has changed the way back while a refund waited for its approval: nothing of the new one is called under
+    the refund's approval and key; done by its own tool, it is what undid the payment.
+    """
+    shop = Shop(mode, ledger, refund={"approval": always})
+    paid = shop.pay()
+    undo = ledger.action(str((await shop.undo(paid)).action_id))
+    changed = shop_tools(shop.far, contracts={"pay": {"compensate": shop.tools["give_back"]}})
+    deployed = Desk(ledger, tools=[changed["pay"], shop.tools["refund"]])
+    shop.desk, before = deployed, shop.desk
+    deployed.decide(undo.id, Approve(), by="sam", fingerprint=undo.fingerprint)
+    with pytest.raises(ContractError, match=f"by {undo.id}, of the tool refund and not give_back"):
+        await shop.undo(paid)
+    assert (ledger.action(undo.id).state, shop.far.done) == ("approved", ["pay"])
+    before.retry(undo.id, by="sam")
+    told = await shop.undo(paid)
+    assert (told.code, told.action_id, shop.state(paid)) == ("succeeded", undo.id, "compensated")
+    assert shop.far.done == ["pay", "refund"]
+
+
+@both
+async def test_an_undoing_is_not_undone(ledger: Ledger, mode: str) -> None:
+    """The ledger says that the payment is undone, and its business key is free: nothing may bring it back unseen."""
+    shop = Shop(mode, ledger)
+    refund = shop_tools(
+        shop.far, contracts={"refund": {"compensate": Compensation(shop.tools["pay"], lambda _: ORDER)}}
+    )
+    paid = shop.pay()
+    undone = await shop.undo(paid)
+    with pytest.raises(NotPermitted, match=f"undoes {paid.action_id}"):
+        Desk(ledger, tools=[refund["refund"]]).compensate(str(undone.action_id), by="mia")
+    assert (shop.state(paid), shop.far.done) == ("compensated", ["pay", "refund"])

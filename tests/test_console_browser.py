@@ -1,15 +1,14 @@
 """The console in a real browser, with Debian's Chromium: the main ways through it, live, by keyboard, on a phone."""
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from browsing import FERNET, REFUND, SUPERVISOR, TOOLS, begun, mail, pay, refund, serving, token
 from chain_shop import Counter, order_chain, raising
+from chromium import chromium
 from consumers import pay as posting
 from consumers import paying
 from settled import Action, Approve, Desk, Edit, Ended, Ledger, Message, Rejected, State
@@ -20,11 +19,6 @@ from settled.tools.outbox import Outbox
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 BOB: dict[str, Any] = {"by": "bob", "roles": ("supervisor",)}
 LONG = "W" * 400
 TOO_LOW = (
@@ -35,22 +29,8 @@ TOO_LOW = (
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        _missing("playwright is not installed")
-    if not CHROMIUM.exists():
-        _missing(f"{CHROMIUM} is not there")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+    with chromium() as launched:
         yield launched
-        launched.close()
-
-
-def _missing(what: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(what)
-    pytest.skip(what)
 
 
 class Room:

@@ -20,7 +20,7 @@ def bound(model: ScriptedModel) -> Runnable[Any, AIMessage]:
 
 
 def asked(text: str, *answers: tuple[str, str]) -> list[BaseMessage]:
-    messages: list[BaseMessage] = [SystemMessage(PROMPT.format(employee_id="E-7f")), HumanMessage(text)]
+    messages: list[BaseMessage] = [SystemMessage(PROMPT.format(user="E-7f")), HumanMessage(text)]
     for number, (name, content) in enumerate(answers):
         messages += [AIMessage("", tool_calls=[{"name": name, "args": {}, "id": str(number)}])]
         messages += [ToolMessage(content, name=name, tool_call_id=str(number))]
@@ -101,4 +101,4 @@ def test_the_stubborn_one_repeats_itself_in_new_words_and_stops_at_its_number() 
 
 def test_a_provider_that_is_not_there_is_a_clear_error() -> None:
     with pytest.raises(ContractError, match="--model nobody:nothing"):
-        load_model("nobody:nothing")
+        load_model("nobody:nothing", ScriptedModel())

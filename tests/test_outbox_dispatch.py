@@ -427,3 +427,22 @@ def test_a_delivered_message_can_go_once_its_action_is_over(guarded_url: str) ->
     with psycopg.connect(guarded_url) as connection:
         assert connection.execute("DELETE FROM settled.outbox WHERE position = 1").rowcount == 1
         connection.rollback()
+
+
+@both_doors
+async def test_an_error_that_cannot_even_say_what_it_is_holds_back_nobody(ledger: Ledger, door: Door) -> None:
+    """It is an end like any other: the rest of its batch is marked, and it comes again."""
+
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    def take(delivery: Delivery) -> None:
+        if delivery.payload == "A":
+            raise Mute
+
+    pay(ledger, "A")
+    pay(ledger, "B")
+    did = await door(Dispatcher(ledger, sinks={"*": take}))
+    assert did == Dispatched(taken=3, delivered=2, deferred=1)
+    assert [one.reason for one in Outbox(ledger).messages(state="due")] == ["Mute: it does not say why"]

@@ -108,7 +108,7 @@ def test_an_undoing_that_a_person_denied_goes_to_the_manual_queue(ledger: Ledger
     ticket = Desk(ledger).approvals()[0]
     Desk(ledger).decide(ticket.action_id, Reject("no"), by="sue", fingerprint=ticket.fingerprint)
     clock.sleep(61)
-    assert worker.run_once().escalated == 1
+    worker.run_once()
     assert [case.action.id for case in Desk(ledger).queue()] == [paid.action_id]
     assert len(far.effects) == 1
 

@@ -16,7 +16,7 @@ from scripted import Remote
 from settled import ActionMiddleware, Ledger, aopen_checkpointer, build_agent
 from settled.runtime.chat import executing
 from settled.runtime.chat import runs as routes
-from settled.runtime.chat.carrying import execute_due
+from settled.runtime.chat.executing import Executor
 from settled.runtime.chat.router import router
 from settled.runtime.chat.serving import Chat
 from settled.state import runs
@@ -76,9 +76,9 @@ async def _carry_out(database_url: str) -> list[str]:
         async with aopen_checkpointer(ledger) as saver:
             tooling = tools(await asyncio.to_thread(Remote, database_url), None, 0.0)
             agent = build_agent(Talker(), tooling, ledger=ledger, checkpointer=saver)
-            done = await execute_due(ledger, {"bank": agent})
+            done = await Executor(ledger, {"bank": agent}).run_once()
         await ledger.aclose()
-        return list(done)
+        return done
 
 
 def take_and_die(*, database_url: str) -> None:
