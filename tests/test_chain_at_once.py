@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 import processes
-from chain_shop import FORWARD, INPUT, Counter, order_chain, raising
+from chain_shop import FORWARD, INPUT, Counter, order_chain, raising, shop_tools
 from remote import Remote
-from settled import Ended, Ledger, Rejected
+from settled import Desk, Ended, Ledger, Rejected, World, perform
+from settled.graph.chain import chain
+from settled.tools.chains import step
 
 
 def at_once(count: int, call: Any) -> list[Any]:
@@ -119,3 +121,32 @@ def test_a_person_and_a_run_at_once_are_one(ledger: Ledger) -> None:
         by_hand = not any(isinstance(end, AlreadyDecided) for end in ends)
         assert far.done == (["deduct_coupon"] if by_hand else ["deduct_coupon", "ship"])
         assert order.run(INPUT, ledger=ledger, thread_id=thread_id).state == "succeeded"
+
+
+def test_a_process_that_was_frozen_before_its_step_begins_nothing_when_the_chain_has_gone_back(ledger: Ledger) -> None:
+    """Another conversation had paid, so the step failed and the chain went back. That payment is undone since, and its
+    business key free; the frozen process wakes, and finds its step closed.
+    """
+    far = Counter()
+    tools = shop_tools(far, contracts={"pay": {"unique": ("order",)}})
+    steps = [step("deduct_coupon", tools["deduct_coupon"]), step("pay", tools["pay"])]
+    order = chain("order", steps, on_failure="compensate")
+    given = {"coupon": "C-1", "worth": 5, "order": "O-1"}
+    paid = perform(tools["pay"], {"order": "O-1"}, ledger=ledger, thread_id="u")
+    frozen, may_wake, ends = threading.Event(), threading.Event(), []
+
+    def freeze(effect: Any, when: str) -> None:
+        if when == "before" and getattr(effect, "query", None) and effect.query.params.get("tool") == "pay":
+            frozen.set()
+            may_wake.wait(30)
+
+    world = World(watch=freeze)
+    sleeper = threading.Thread(target=lambda: ends.append(order.run(given, ledger=ledger, thread_id="t", world=world)))
+    sleeper.start()
+    assert frozen.wait(30)
+    assert order.run(given, ledger=ledger, thread_id="t").state == "compensated"
+    Desk(ledger, tools=list(tools.values())).compensate(str(paid.action_id), by="mia")
+    may_wake.set()
+    sleeper.join(30)
+    assert far.done == ["pay", "deduct_coupon", "give_back", "refund"]
+    assert (ends[0].state, ends[0]["pay"].state) == ("compensated", "failed")

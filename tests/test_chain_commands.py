@@ -182,6 +182,9 @@ def test_what_a_person_may_not_say_is_refused_with_the_reason(ledger: Ledger) ->
         desk.finish(chain_id, "fly", by="mia")
     with pytest.raises(NotFound):
         ChainDesk(ledger, tenant="acme").finish(chain_id, "pay", by="mia")
+    for wrong in ({"receipt": 5}, {"note": b"x"}):
+        with pytest.raises(InvalidArguments, match="must be a text"):
+            desk.finish(chain_id, "pay", by="mia", **wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidArguments, match="by"):
         desk.finish(chain_id, "pay", by=" ")
     with pytest.raises(AlreadyDecided, match="nothing of it is to be undone by hand"):

@@ -158,5 +158,6 @@ def test_an_id_that_cannot_be_stored_is_refused_by_name(own_database: str, messa
 def test_terms_that_cannot_be_right_are_refused() -> None:
     with pytest.raises(InvalidArguments, match="consumer"):
         Inbox("")
-    with pytest.raises(ContractError, match="older_than"):
-        BILLING.forget(older_than=timedelta(), connection=None)
+    for never in (timedelta(), timedelta.max, None, 5):
+        with pytest.raises(ContractError, match="older_than"):
+            BILLING.forget(older_than=never, connection=None)  # type: ignore[arg-type]

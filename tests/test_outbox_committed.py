@@ -209,13 +209,17 @@ def _plain() -> Any:
 
 def test_text_that_postgres_minds_and_a_megabyte_are_delivered(ledger: Ledger) -> None:
     def emits(done: Done) -> list[Message]:
-        return [Message("m", {"a\x00": "\x00"}), Message("m", "x" * (1024 * 1024 - 2)), Message("ü \U0001f600", 2**70)]
+        return [
+            Message("m", {"a\x00": "\x00\\\x00", "b": "\\u0000"}),
+            Message("m", "x" * (1024 * 1024 - 2)),
+            Message("ü \U0001f600", 2**70),
+        ]
 
     had: list[Delivery] = []
     pay(ledger, "A", paying(emits=emits))
     assert Dispatcher(ledger, sinks={"*": had.append}).run_once().delivered == 3
     assert [had[0].payload, len(had[1].payload), had[2].topic, had[2].payload] == [
-        {"a\ufffd": "\ufffd"},
+        {"a\ufffd": "\ufffd\\\ufffd", "b": "\\u0000"},
         1024 * 1024 - 2,
         "ü \U0001f600",
         2**70,

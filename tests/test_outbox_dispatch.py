@@ -364,6 +364,8 @@ def test_another_tenants_messages_do_not_exist(ledger: Ledger) -> None:
 def test_what_was_not_said_by_anybody_is_refused(ledger: Ledger) -> None:
     with pytest.raises(InvalidArguments, match="by"):
         Outbox(ledger).redrive(["msg-1"], by=" ")
+    with pytest.raises(ContractError, match="ids must be several"):
+        Outbox(ledger).redrive("msg-1", by="mia")
     with pytest.raises(InvalidArguments, match="state"):
         Outbox(ledger).messages(state="lost")  # type: ignore[arg-type]
 

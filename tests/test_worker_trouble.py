@@ -18,6 +18,7 @@ from acts import Clock, Remote, action_of, opened, rows, triggers_of
 from scripted import ScriptedModel
 from settled import (
     Absent,
+    ContractError,
     Found,
     Inquiry,
     Ledger,
@@ -31,11 +32,12 @@ from settled import (
     perform,
 )
 from settled.runtime import purging
-from settled.runtime.jobs import Listening
+from settled.runtime.jobs import Listening, look_again
 from settled.runtime.pace import Round
 from settled.runtime.purging import Purge, Retention
 from settled.runtime.worker import Worker
 from settled.runtime.working import Setup, serve
+from settled.state import threads
 from test_worker import approved, clock, late, orphan, passed, paying, triggers  # noqa: F401 - fixtures among them
 
 LOUD = "cannot reach the ledger"
@@ -213,3 +215,53 @@ async def test_a_port_that_is_taken_is_a_wrong_use(ledger: Ledger) -> None:
         setup = Setup(**given, has_queue=False, once=True, health=("127.0.0.1", port))
         with pytest.raises(typer.BadParameter, match=f"cannot listen at 127.0.0.1:{port}"):
             await serve(ledger, setup)
+
+
+def test_a_thread_whose_agent_no_worker_has_is_told_of(database_url: str) -> None:
+    """It was renamed in a deploy, say: the thread is in the list of those that are left, after some minutes."""
+    ahead = [0.0]
+
+    def later() -> datetime:
+        return datetime.now(UTC) + timedelta(seconds=ahead[0])
+
+    def script(messages: Sequence[BaseMessage], has_tools: bool) -> AIMessage:
+        raise ValueError("the model is away")
+
+    with opened(database_url, clock=later) as ledger, open_checkpointer(ledger) as saver:
+        agent = build_agent(ScriptedModel(script=script), [paying(Remote())], ledger=ledger, checkpointer=saver)
+        with pytest.raises(ValueError, match="away"):
+            Session(agent, ledger=ledger, thread_id="t", agent_name="old").send("go")
+        told = []
+        for seconds in (20, 200, 200):
+            ahead[0] += seconds
+            assert Worker(ledger, agents={"new": agent}).run_once().resumed == 0
+            told.append([(one.agent, one.reason) for one in threads.on(ledger).run(threads.stuck())])
+        assert told == [[], [], [("old", "no worker has an agent of this name")]]
+
+
+@pytest.mark.parametrize(
+    ("tenant", "action_id", "in_s", "said"),
+    [
+        ("a\x00", "act-1", 0.0, "tenant"),
+        ("default", "", 0.0, "action_id"),
+        ("default", "\ud800", 0.0, "action_id"),
+        ("default", "a" * 600, 0.0, "action_id"),
+        ("default", "act-1", -1.0, "in_s"),
+        ("default", "act-1", float("nan"), "in_s"),
+        ("default", "act-1", float("inf"), "in_s"),
+    ],
+)
+def test_a_look_that_cannot_be_meant_is_refused(
+    ledger: Ledger, tenant: str, action_id: str, in_s: float, said: str
+) -> None:
+    """By the name of what is wrong, and nothing is put in."""
+    with pytest.raises(ContractError, match=said):
+        look_again(ledger, tenant, action_id, in_s=in_s)
+    assert rows(ledger.url, "SELECT 1 FROM settled.watched") == []
+
+
+@pytest.mark.parametrize("spans", [(timedelta(0), None), (timedelta.max, None), (None, timedelta(weeks=999_999))])
+def test_a_retention_beyond_any_calendar_is_refused(spans: tuple[timedelta | None, timedelta | None]) -> None:
+    """Before Postgres meets an instant that it does not have."""
+    with pytest.raises(ContractError, match="at most 100 years"):
+        Retention(*spans)

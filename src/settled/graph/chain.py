@@ -113,7 +113,7 @@ class Chain:
             thread_id, tenant, None, requester, correlation_id, language, wait_s, roles=roles,
             policies=check_policies(policies),
         )  # fmt: skip
-        return self._drive({"input": dict(input)}, options, ledger, world)
+        return self._drive(_given(self.name, input), options, ledger, world)
 
     async def arun(
         self,
@@ -135,7 +135,7 @@ class Chain:
             thread_id, tenant, None, requester, correlation_id, language, wait_s, roles=roles,
             policies=check_policies(policies),
         )  # fmt: skip
-        return await self._adrive({"input": dict(input)}, options, ledger, world)
+        return await self._adrive(_given(self.name, input), options, ledger, world)
 
     def go_on(
         self,
@@ -199,6 +199,12 @@ class Chain:
     @cached_property
     def _nested(self) -> ChainGraph:
         return compiled(self.contract)
+
+
+def _given(name: str, fields: object) -> dict[str, Any]:
+    if not isinstance(fields, Mapping):
+        raise ContractError(f"{name}: the input of a chain is a mapping of its fields, not a {type(fields).__name__}")
+    return {"input": dict(fields)}
 
 
 def _config(visit: Visit) -> RunnableConfig:

@@ -21,7 +21,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 
 from settled.graph.identity import check_lock
-from settled.state.errors import LEDGER_IS_GONE, InvalidArguments
+from settled.state.errors import LEDGER_IS_GONE, ContractError, InvalidArguments
 from settled.tools.chain_back import go_back
 from settled.tools.chain_begin import Clash, begin
 from settled.tools.chain_driving import Driver, Moves
@@ -173,6 +173,8 @@ def _begun(visit: Visit, state: Progress) -> Moves[Progress]:
     run = visit.run
     try:
         given = state.get("input")
+        if given is None and "chain_id" not in state:
+            raise ContractError(f'{run.chain.name}: begin it with {{"input": {{...}}}}, or go on with a chain_id')
         met = yield from (begin(run, given) if given is not None else meet(run, state["chain_id"]))
     except InvalidArguments as error:
         told = refused_outcome(invalid(run.chain, error, run.options.language), run.chain.irreversible)

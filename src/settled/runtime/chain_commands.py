@@ -4,7 +4,6 @@ Owns the commands. The rules are those of `settled.tools.chain_desk`; carrying a
 commands about actions, what decides is first foretold, and done with the fingerprint that was shown.
 """
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
@@ -13,6 +12,7 @@ import typer
 from settled.runtime import options, stepping
 from settled.runtime.options import By, DatabaseUrl, Fingerprint, Json, Limit, Note, Tenant, Thread, Tools, connect
 from settled.runtime.output import print_json, print_page
+from settled.runtime.plain_json import parsed
 
 if TYPE_CHECKING:
     from settled.tools.chain_desk import ChainDesk
@@ -134,14 +134,9 @@ def _json(text: str | None) -> object:
     if text is None:
         return None
     try:
-        value: object = json.loads(text, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        return parsed(text)
+    except ValueError as error:
         raise typer.BadParameter(f"is no JSON: {error}", param_hint="--result") from error
-    return value
-
-
-def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is no JSON")
 
 
 def _check_shown(ctx: typer.Context, desk: "ChainDesk", check: "Callable[[Standing], list[str]]") -> None:

@@ -1,7 +1,6 @@
 """Runs of chains as pages for a terminal, and as plain JSON. Every value is inert text; secrets are never shown."""
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from settled.runtime import words
+from settled.runtime.records import instant
 from settled.runtime.tables import text
 from settled.state.secrets import masked
 from settled.tools.chain_standing import ChainState, Standing, StepStanding, StepState
@@ -44,9 +44,9 @@ def chain_record(now: Standing) -> dict[str, Any]:
         "failed_step": chain.failed_step,
         "code": chain.code,
         "reason": chain.reason,
-        "begun_at": _instant(chain.begun_at),
-        "turned_at": _instant(chain.turned_at),
-        "ended_at": _instant(chain.ended_at),
+        "begun_at": instant(chain.begun_at),
+        "turned_at": instant(chain.turned_at),
+        "ended_at": instant(chain.ended_at),
         "steps": [step_record(step) for step in now.steps],
     }
 
@@ -152,7 +152,3 @@ def _step_state(step: StepStanding) -> Text:
         step.state, "cyan"
     )
     return text(step.state.replace("_", " "), colour)
-
-
-def _instant(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

@@ -3,13 +3,13 @@
 Secrets stay sealed where they are not set anew, and no new value of one is printed.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import typer
 
+from settled.runtime.plain_json import parsed
 from settled.state.errors import InvalidArguments
 from settled.state.secrets import HIDDEN
 
@@ -61,14 +61,10 @@ def _json(name: str, written: str) -> object:
     if written == HIDDEN:
         raise typer.BadParameter(f"{name} is hidden here: put its value in again", param_hint=HINT)
     try:
-        return json.loads(written, parse_constant=_refused)
-    except (ValueError, RecursionError):
+        return parsed(written)
+    except ValueError:
         rule = f"is no JSON; a text needs quotes of its own: --set '{name}=\"text\"'"
         raise typer.BadParameter(f"{name}: {rule}", param_hint=HINT) from None
-
-
-def _refused(word: str) -> object:
-    raise ValueError(word)
 
 
 def change(

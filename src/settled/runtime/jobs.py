@@ -25,6 +25,7 @@ from procrastinate.schema import SchemaManager
 from settled.state import jobs, work
 from settled.state.errors import ContractError
 from settled.state.store import Ledger
+from settled.tools.perform import MAX_NAME_CHARS
 
 if TYPE_CHECKING:
     from settled.runtime.worker import Worker
@@ -39,6 +40,9 @@ RETRY_S = 5.0
 
 POLL_S = 5.0
 """Jobs are announced by a notification; one that was missed is found by this."""
+
+LONGEST_WAIT_S = 31 * 86400.0
+"""What is open is looked at once a minute in any case."""
 
 HEARTBEATS = 3
 """That a process may miss before its jobs count as stalled."""
@@ -93,8 +97,9 @@ class Jobs:
         """Let a worker look at an action in `in_s` seconds; False where a job for that is waiting already.
 
         With a `connection` the job is part of its open transaction: rolled back, there was none. The scan is told too,
-        where there is no `connection`; it finds what a lost job leaves.
+        where there is no `connection`; it finds what a lost job leaves. ContractError for what can be no id or no wait.
         """
+        _check(tenant, action_id, in_s)
         if connection is None:
             self._work.run(work.watch(tenant, action_id, in_s=in_s))
             return self._deferred(tenant, action_id, in_s, None)
@@ -120,12 +125,23 @@ class Jobs:
 
 
 def look_again(ledger: Ledger, tenant: str, action_id: str, *, in_s: float = 0.0) -> None:
-    """Let a worker look at an action in `in_s` seconds: by the scan, and by the queue where there is one."""
+    """Let a worker look at an action in `in_s` seconds: by the scan, and by the queue where there is one. Fails as
+    `Jobs.look_again` does.
+    """
+    _check(tenant, action_id, in_s)
     if not jobs.is_set_up(ledger.url):
         work.on(ledger).run(work.watch(tenant, action_id, in_s=in_s))
         return
     with Jobs(ledger) as queue:
         queue.look_again(tenant, action_id, in_s=in_s)
+
+
+def _check(tenant: object, action_id: object, in_s: float) -> None:
+    for name, value in (("tenant", tenant), ("action_id", action_id)):
+        if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_CHARS or not value.isprintable():
+            raise ContractError(f"{name} must be 1 to {MAX_NAME_CHARS} printable characters")
+    if not 0 <= in_s <= LONGEST_WAIT_S:
+        raise ContractError(f"in_s must be 0 to {LONGEST_WAIT_S:g} seconds, not {in_s}")
 
 
 def _look(tenant: str, action_id: str, in_s: float) -> dict[str, Any]:
@@ -150,6 +166,7 @@ class Listening:
         self._on_run = on_run
         self._stall = stall or Stall()
         self._concurrency = concurrency
+        self._is_away = False
 
     async def run(self) -> None:
         """Carry out jobs until this is cancelled; those that are under way then end first."""
@@ -158,13 +175,18 @@ class Listening:
                 await asyncio.to_thread(set_up, self._worker.ledger)
                 await self._listen()
             except Exception:  # noqa: BLE001 - whatever is wrong with the queue, the scan goes on
-                _log.warning("the queue is away, and is tried again in %g s", RETRY_S, exc_info=True)
+                if not self._is_away:  # once, however long that lasts
+                    _log.warning("the queue is away, and is tried again every %g s", RETRY_S, exc_info=True)
+                self._is_away = True
             await asyncio.sleep(RETRY_S)
 
     async def _listen(self) -> None:
         app = self._made()
         async with app.open_async():
             await revive(app, self._stall)
+            if self._is_away:
+                _log.warning("the queue is there again")
+            self._is_away = False
             await app.run_worker_async(
                 queues=[QUEUE],
                 concurrency=self._concurrency,

@@ -35,7 +35,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RECENT_S = 300.0
 """Long enough for a scrape each minute to miss nothing, short enough to be read in milliseconds."""
 
-R = TypeVar("R", metrics.OpenActions, metrics.RecentActions, metrics.Undecided, metrics.Undelivered)
+R = TypeVar("R", metrics.OpenActions, metrics.RecentActions, metrics.OpenApprovals, metrics.OpenMessages)
 
 _log = logging.getLogger("settled")
 
@@ -67,17 +67,17 @@ class LedgerCollector(Collector):
 
     def _read(self) -> Iterator[Metric]:
         run = self._database.run
-        yield from _open(self._own(run(metrics.open_actions())))
+        yield from _actions(self._own(run(metrics.open_actions())))
         yield from _recent(self._own(run(metrics.recent_actions(RECENT_S))))
-        yield from _undecided(self._own(run(metrics.undecided())))
-        yield from _undelivered(self._own(run(metrics.undelivered())))
+        yield from _approvals(self._own(run(metrics.open_approvals())))
+        yield from _messages(self._own(run(metrics.open_messages())))
         yield from _backlog(run(metrics.backlog()))
 
     def _own(self, rows: list[R]) -> list[R]:
         return [row for row in rows if self._tenant in (None, row.tenant)]
 
 
-def _open(rows: list[metrics.OpenActions]) -> list[Metric]:
+def _actions(rows: list[metrics.OpenActions]) -> list[Metric]:
     labels = ("tenant", "tool", "state")
     count = _gauge("settled_open_actions", "Actions that are not over yet.", labels)
     oldest = _gauge("settled_open_actions_oldest_seconds", "The age of the oldest of them.", labels)
@@ -103,7 +103,7 @@ def _recent(rows: list[metrics.RecentActions]) -> list[Metric]:
     return [count, attempts]
 
 
-def _undecided(rows: list[metrics.Undecided]) -> list[Metric]:
+def _approvals(rows: list[metrics.OpenApprovals]) -> list[Metric]:
     count = _gauge("settled_open_approvals", "Requests that a person may still decide.", ("tenant",))
     oldest = _gauge("settled_open_approvals_oldest_seconds", "How long the oldest has been waiting.", ("tenant",))
     for row in rows:
@@ -112,7 +112,7 @@ def _undecided(rows: list[metrics.Undecided]) -> list[Metric]:
     return [count, oldest]
 
 
-def _undelivered(rows: list[metrics.Undelivered]) -> list[Metric]:
+def _messages(rows: list[metrics.OpenMessages]) -> list[Metric]:
     labels = ("tenant", "topic")
     waiting = _gauge("settled_outbox_waiting", "Messages that are not delivered yet.", labels)
     oldest = _gauge("settled_outbox_oldest_seconds", "The age of the oldest of them.", labels)

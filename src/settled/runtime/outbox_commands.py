@@ -3,8 +3,7 @@
 The rules are in `settled.tools.outbox`. Everything heavy is imported by the command that needs it.
 """
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,7 +14,7 @@ from settled.runtime.output import print_json, print_page
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from settled.state.outbox import Posted
+    from settled.state.outbox import Posted, Standing
 
 outbox = typer.Typer(help="Messages that were committed with their actions, and their delivery.", no_args_is_help=True)
 
@@ -44,8 +43,8 @@ def list_messages(
     if state is not None and state not in STANDINGS:
         raise typer.BadParameter(f"{state!r} is none of {', '.join(STANDINGS)}", param_hint="--state")
     with connect(database_url) as ledger:
-        wanted: Any = {"state": state, "topic": topic, "action_id": action_id, "most": limit}
-        found = Outbox(ledger, tenant=tenant).messages(**wanted)
+        wanted = cast("Standing | None", state)
+        found = Outbox(ledger, tenant=tenant).messages(state=wanted, topic=topic, action_id=action_id, most=limit)
     if as_json:
         print_json([message_record(one) for one in found])
     elif found:
@@ -93,6 +92,8 @@ def _said(redriven: list[str], left: list[str], *, has_more: bool) -> list[str]:
 
 def message_record(message: "Posted") -> dict[str, Any]:
     """Return a message as plain JSON."""
+    from settled.runtime.records import instant
+
     return {
         "message_id": message.id,
         "tenant": message.tenant,
@@ -105,27 +106,29 @@ def message_record(message: "Posted") -> dict[str, Any]:
         "attempts": message.attempt,
         "reason": message.reason,
         "payload": message.payload,
-        "created_at": _instant(message.created_at),
-        "due_at": _instant(message.due_at),
-        "delivered_at": _instant(message.delivered_at),
-        "dead_at": _instant(message.dead_at),
+        "created_at": instant(message.created_at),
+        "due_at": instant(message.due_at),
+        "delivered_at": instant(message.delivered_at),
+        "dead_at": instant(message.dead_at),
     }
 
 
 def why_it_waits(message: "Posted") -> str | None:
     """Return what a message waits for, as a sentence; None for one that is over."""
-    match message.state:
-        case "delivered" | "dead":
+    from settled.runtime.words import message_waits_for
+
+    match message_waits_for(message):
+        case None:
             return None
         case "held":
             return "an earlier message of its action was not delivered yet"
-        case _ if message.lease_until is not None and message.lease_until > message.now:
+        case "lease":
             return "it is being delivered"
-        case _ if message.due_at is not None and message.due_at > message.now:
-            return f"its next attempt, in {(message.due_at - message.now).total_seconds():.0f} s"
-        case _ if message.topic is None:
+        case "due":
+            return f"its next attempt, in {((message.due_at or message.now) - message.now).total_seconds():.0f} s"
+        case "tool":
             return f"a dispatcher that has the tool {message.tool}, to make the messages"
-        case _:
+        case "sink":
             return "a dispatcher with a sink for its topic"
 
 
@@ -154,7 +157,3 @@ MAX_SHOWN_CHARS = 60
 
 def _short(payload: str) -> str:
     return payload if len(payload) <= MAX_SHOWN_CHARS else payload[: MAX_SHOWN_CHARS - 1] + "…"
-
-
-def _instant(at: datetime | None) -> str | None:
-    return None if at is None else at.isoformat()

@@ -56,6 +56,7 @@ class Pace:
         self._has_more = False
         self._purged_at: float | None = None
         self._said: set[str] = set()
+        self._is_away = False
         self._back_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
@@ -156,6 +157,18 @@ class Pace:
             return False
         self._purged_at = now
         return True
+
+    def is_away(self) -> None:
+        """The ledger does not answer: said once, however long that lasts. Call it where the exception is handled."""
+        if not self._is_away:
+            _log.warning("the worker cannot reach the ledger, and tries again until it can", exc_info=True)
+        self._is_away = True
+
+    def is_back(self) -> None:
+        """The ledger has answered."""
+        if self._is_away:
+            _log.warning("the worker reaches the ledger again")
+        self._is_away = False
 
     def say_once(self, sentence: str) -> None:
         if sentence not in self._said:

@@ -28,15 +28,19 @@ PATIENCE_S = 60.0
 """How long another worker may be reading the ledger on."""
 
 
+LONGEST = timedelta(days=36525)
+"""Postgres' calendar ends some thousand years back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How long what is over is kept. None: for ever.
 
     `actions`: since it was settled, and its window is over. A success under a business key is kept for ever: it is what
-    "never twice" rests on. `checkpoints`: since a thread of a session with an `agent_name` was used last. With
-    `decisions`, those of the forgotten actions go as well, and runs of chains with their steps: a call that is repeated
-    by a replay of an old conversation, or the input of an old run, acts anew then; without, it learns that it was
-    settled, and the steps of chains stay.
+    "never twice" rests on; so is what was asked for again later, as long as that is kept. `checkpoints`: since a thread
+    of a session with an `agent_name` was used last. With `decisions`, those of the forgotten actions go as well, and
+    runs of chains with their steps: a call that is repeated by a replay of an old conversation, or the input of an old
+    run, acts anew then; without, it learns that it was settled, and the steps of chains stay.
     """
 
     actions: timedelta | None = None
@@ -45,8 +49,8 @@ class Retention:
 
     def __post_init__(self) -> None:
         for name, span in (("actions", self.actions), ("checkpoints", self.checkpoints)):
-            if span is not None and span <= timedelta(0):
-                raise ContractError(f"a retention of {name} must be more than 0, not {span}")
+            if span is not None and not timedelta(0) < span <= LONGEST:
+                raise ContractError(f"a retention of {name} must be more than 0 and at most 100 years, not {span}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +75,16 @@ class Purge:
         self._retention = retention
         self._database = purge.on(ledger)
         self._sleep = sleep
+        self._is_draining = False
 
     def run_once(self) -> Purged:
         """Forget all that may go now. Harmless beside running work, and beside another purge."""
         self._chains()
         return Purged(self._actions(self._forget), self._threads(), self._endpoint_keys())
+
+    def drain(self) -> None:
+        """Let it end with the batch that is under way, for good; what is left goes the next time. From any thread."""
+        self._is_draining = True
 
     def count(self) -> int:
         """Return how many actions `run_once` would forget now."""
@@ -86,12 +95,13 @@ class Purge:
             return 0
         self._read_to_the_end()
         forgotten, after = 0, purge.BEGINNING
-        while True:
+        while not self._is_draining:
             batch = step(after, self._retention.actions)
             forgotten += batch.forgotten
             if batch.reach is None or batch.read < BATCH:
-                return forgotten
+                break
             after = batch.reach
+        return forgotten
 
     def _chains(self) -> None:
         """Forget runs of chains that were over so long ago; their actions are like any other ones then."""
@@ -114,7 +124,7 @@ class Purge:
         end = time.monotonic() + PATIENCE_S
         for frontier in work.BEHIND_S:
             query = work.sweep(frontier, most=SWEEP_ROWS, grace_s=RECONCILER_GRACE_S, most_s=LONGEST_REST_S)
-            while (swept := reading.run(query)) is None or swept.has_more:
+            while not self._is_draining and ((swept := reading.run(query)) is None or swept.has_more):
                 if swept is None and time.monotonic() > end:
                     raise LedgerUnavailable(f"other workers have been reading the ledger for {PATIENCE_S:g} s")
                 if swept is None:
@@ -131,6 +141,8 @@ class Purge:
         forgotten = 0
         with open_checkpointer(self._ledger, max_connections=1) as saver:
             for tenant, thread_id, last_at in self._old_threads(self._retention.checkpoints):
+                if self._is_draining:
+                    break
                 lock = self._ledger.thread_lock(tenant, thread_id)
                 if not lock.take():
                     continue
@@ -153,6 +165,6 @@ class Purge:
         forgotten = 0
         for scope in self._database.run(purge.endpoint_scopes()):
             store = IdempotencyStore(self._ledger, scope=scope)
-            while (batch := store.purge()) > 0:
+            while not self._is_draining and (batch := store.purge()) > 0:
                 forgotten += batch
         return forgotten

@@ -63,8 +63,8 @@ def action_record(action: Action) -> dict[str, Any]:
         "arguments": masked(action.arguments),
         "requester": action.requester,
         "approver": action.approver,
-        "asked_until": _instant(action.asked_until),
-        "approved_until": _instant(action.approved_until),
+        "asked_until": instant(action.asked_until),
+        "approved_until": instant(action.approved_until),
         "supersedes": action.supersedes,
         "superseded_by": action.superseded_by,
         "compensates": action.compensates,
@@ -75,11 +75,11 @@ def action_record(action: Action) -> dict[str, Any]:
         "receipt": action.receipt,
         "result": action.result,
         "evidence": action.evidence,
-        "planned_at": _instant(action.planned_at),
-        "started_at": _instant(action.started_at),
-        "in_flight_until": _instant(action.in_flight_until),
-        "escalated_at": _instant(action.escalated_at),
-        "settled_at": _instant(action.settled_at),
+        "planned_at": instant(action.planned_at),
+        "started_at": instant(action.started_at),
+        "in_flight_until": instant(action.in_flight_until),
+        "escalated_at": instant(action.escalated_at),
+        "settled_at": instant(action.settled_at),
     }
 
 
@@ -99,13 +99,13 @@ def approval_record(approval: Approval) -> dict[str, Any]:
         "requester": approval.requester,
         "approvers": list(approval.approvers),
         "four_eyes": approval.four_eyes,
-        "issued_at": _instant(approval.issued_at),
-        "valid_until": _instant(approval.valid_until),
+        "issued_at": instant(approval.issued_at),
+        "valid_until": instant(approval.valid_until),
         "decision": approval.decision,
         "decided_by": approval.decided_by,
-        "decided_at": _instant(approval.decided_at),
+        "decided_at": instant(approval.decided_at),
         "note": approval.note,
-        "spent_at": _instant(approval.spent_at),
+        "spent_at": instant(approval.spent_at),
     }
 
 
@@ -141,5 +141,6 @@ def in_manual_queue(action: Action) -> bool:
     return action.escalated_at is not None and action.settled_at is None
 
 
-def _instant(at: datetime | None) -> str | None:
+def instant(at: datetime | None) -> str | None:
+    """Return an instant as JSON has it."""
     return None if at is None else at.isoformat()

@@ -39,6 +39,8 @@ class Resumer:
         self._ledger = ledger
         self._threads = threads.on(ledger)
         self._agents = dict(agents)
+        self._under_way: set[Session] = set()
+        self._is_draining = False
 
     @property
     def agents(self) -> Sequence[str]:
@@ -55,21 +57,42 @@ class Resumer:
         away.
         """
         try:
-            await self._go_on(thread)
+            if not self._is_draining and await self._goes_on(thread):
+                return True
         except ThreadBusy:
-            query = threads.put_off(thread, pause_s=BUSY_WAIT_S, tries=thread.tries, reason=None)
-            await self._threads.arun(query)
-            return False
+            pass
         except LedgerUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a model, a node or a checkpoint raises
             await self._failed(thread, error)
             return False
-        return True
+        await self._threads.arun(threads.put_off(thread, pause_s=BUSY_WAIT_S, tries=thread.tries, reason=None))
+        return False
 
-    async def _go_on(self, thread: OpenThread) -> None:
+    def drain(self) -> None:
+        """Let the threads that are under way stop at their next step, for good; another worker goes on with them."""
+        self._is_draining = True
+        for session in list(self._under_way):
+            session.drain("the worker ends")
+
+    async def _goes_on(self, thread: OpenThread) -> bool:
+        """Go on with a thread; whether it came to its end, and was not drained on the way."""
+        session = self._session(thread)
+        self._under_way.add(session)
+        if self._is_draining:  # asked for at this very moment
+            session.drain("the worker ends")
+        try:
+            if isinstance(self._agents[thread.agent].checkpointer, PostgresSaver):  # the one for `invoke`
+                reply = await asyncio.to_thread(session.resume)
+            else:
+                reply = await session.aresume()
+        finally:
+            self._under_way.discard(session)
+        return reply.is_finished or bool(reply.approvals)
+
+    def _session(self, thread: OpenThread) -> Session:
         agent = self._agents[thread.agent]
-        session = Session(
+        return Session(
             agent,
             ledger=self._ledger,
             thread_id=thread.thread_id,
@@ -80,10 +103,6 @@ class Resumer:
             wait_s=0.0,
             agent_name=thread.agent,
         )
-        if isinstance(agent.checkpointer, PostgresSaver):  # the one for `invoke`
-            await asyncio.to_thread(session.resume)
-        else:
-            await session.aresume()
 
     async def _failed(self, thread: OpenThread, error: Exception) -> None:
         tries, reason = thread.tries + 1, f"{type(error).__name__}: {error}"

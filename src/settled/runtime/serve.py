@@ -86,17 +86,16 @@ def serve(
         secret = _login_secret(ledger, host)
         with listen(host, port) as listening:
             _greet(host, listening.getsockname()[1], secret)
-            hosts = _names(host, allowed_host)
             parts = Parts(
-                known,
-                made,
-                delivering,
-                console,
-                chat and made is not None,
-                worker,
-                trace_url,
-                hosts,
-                {chain.name: chain for chain in chains_of(tools or [])},
+                tools=known,
+                agents=made,
+                dispatcher=delivering,
+                console=console,
+                chat=chat and made is not None,
+                worker=worker,
+                trace_url=trace_url,
+                hosts=_names(host, allowed_host),
+                chains={chain.name: chain for chain in chains_of(tools or [])},
             )
             run(ledger, parts, listening)
 
@@ -137,7 +136,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _names(host: str, allowed: "Sequence[str] | None") -> "list[str]":
+def _names(host: str, allowed: "Sequence[str] | None") -> list[str]:
     """Return the names that the server answers to. Open to others, it cannot know them all, and a session's cookie goes
     to no other name anyhow.
     """
@@ -192,7 +191,8 @@ def _greet(host: str, port: int, secret: str | None) -> None:
     if not is_loopback(host):
         print(f"warning: {where} is plain HTTP, and can be reached from elsewhere: put TLS in front of it", flush=True)
     if secret is not None:
-        print(f"nobody has a token yet. Log in once, within 30 minutes: {where}/login?link={secret}", flush=True)
+        within = f"{LOGIN_WITHIN // timedelta(minutes=1)} minutes"
+        print(f"nobody has a token yet. Log in once, within {within}: {where}/login?link={secret}", flush=True)
         print("then make tokens: settled tokens create --name you --role operator", flush=True)
 
 

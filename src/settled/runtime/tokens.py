@@ -102,6 +102,8 @@ def revoke(
 
 def record(token: "Token") -> dict[str, Any]:
     """Return a token as plain JSON, without its secret, which nobody has any more."""
+    from settled.runtime.records import instant
+
     return {
         "token_id": token.id,
         "name": token.name,
@@ -109,10 +111,10 @@ def record(token: "Token") -> dict[str, Any]:
         "as_roles": list(token.extra_roles),
         "tenant": token.tenant,
         "standing": standing(token),
-        "created_at": token.created_at.isoformat(),
-        "expires_at": token.expires_at.isoformat() if token.expires_at else None,
-        "used_at": token.used_at.isoformat() if token.used_at else None,
-        "revoked_at": token.revoked_at.isoformat() if token.revoked_at else None,
+        "created_at": instant(token.created_at),
+        "expires_at": instant(token.expires_at),
+        "used_at": instant(token.used_at),
+        "revoked_at": instant(token.revoked_at),
     }
 
 

@@ -6,12 +6,13 @@ keep, and an operator's sentence never says "done" of what only a service can kn
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Literal, assert_never
 
 from settled.state.machine import State
 from settled.state.model import Action, Approval
 
 if TYPE_CHECKING:
+    from settled.state.outbox import Posted
     from settled.tools.resolutions import Resolution
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -238,3 +239,22 @@ def done(action_id: str, action: Action) -> str:
 def state(of: State) -> str:
     """Return where an action stands, as it reads in a sentence."""
     return "waiting for an approval" if of is State.PLANNED else of.replace("_", " ")
+
+
+def message_waits_for(message: "Posted") -> Literal["held", "lease", "due", "tool", "sink"] | None:
+    """Return what a message of the outbox waits for, in one word; None for one that is over.
+
+    `held`: an earlier one of its action. `lease`: it is being delivered. `due`: the instant of its next attempt.
+    `tool`: a dispatcher that can make the messages. `sink`: one that delivers its topic.
+    """
+    match message.state:
+        case "delivered" | "dead":
+            return None
+        case "held":
+            return "held"
+        case _ if message.lease_until is not None and message.lease_until > message.now:
+            return "lease"
+        case _ if message.due_at is not None and message.due_at > message.now:
+            return "due"
+        case _:
+            return "tool" if message.topic is None else "sink"

@@ -23,7 +23,7 @@ from settled.state import threads, work
 from settled.state.errors import LEDGER_IS_GONE, ContractError
 from settled.state.store import Ledger
 from settled.state.work import Rest, Watch
-from settled.tools.carrying import LONGEST_REST_S, Look, Means, look, rest_after
+from settled.tools.carrying import LONGEST_REST_S, Look, Means, contained, look, rest_after
 from settled.tools.contract import Contract, contract_of
 from settled.tools.dispatcher import Dispatcher
 from settled.tools.perform import check_policies
@@ -67,6 +67,9 @@ class Resuming(Protocol):
 
     async def resume(self, thread: threads.OpenThread) -> bool:
         """Go on with a thread; whether it could. Raises nothing but what says that the ledger is away."""
+
+    def drain(self) -> None:
+        """Let the threads that are under way stop at their next step, for good. From any thread or signal."""
 
 
 class Worker:
@@ -114,7 +117,8 @@ class Worker:
         self._lease_s = lease_s
         self._work = work.on(ledger)
         self._threads = threads.on(ledger)
-        self._means = Means(ledger, contracts, check_policies(policies))
+        safe = {name: contained(contract) for name, contract in contracts.items()}
+        self._means = Means(ledger, safe, check_policies(policies))
         self._resumer = resumer
         self._dispatcher = dispatcher or _maker(ledger, tools)
         self._chains = _chain_runner(ledger, chains)
@@ -159,6 +163,10 @@ class Worker:
         """Let it drain, for good. From any thread or signal."""
         if self._dispatcher is not None:
             self._dispatcher.drain()
+        if self._purge is not None:
+            self._purge.drain()
+        if self._resumer is not None:
+            self._resumer.drain()
         self._pace.stop()
 
     @contextmanager
@@ -207,8 +215,9 @@ class Worker:
                 self._besides()
             await self._take_up()
             pause_s = self._pace.scans_in(self.scan_every_s)
+            self._pace.is_back()
         except LEDGER_IS_GONE:
-            _log.warning("the worker cannot reach the ledger, and tries again", exc_info=True)
+            self._pace.is_away()
         await self._pace.pause(pause_s)
 
     async def _sweep(self) -> None:

@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -190,11 +190,23 @@ async def serve(ledger: "Ledger", setup: Setup) -> "Round":
             asyncio.get_running_loop().add_signal_handler(one, working.stop)
         if setup.health is not None:
             host, _ = setup.health
-            port = await stack.enter_async_context(health(working, *setup.health))
+            port = await stack.enter_async_context(_listening(health(working, *setup.health), *setup.health))
             print(f"settled: ready is told at http://{host}:{port}/ready", file=sys.stderr, flush=True)
         if setup.has_queue and _is_there("procrastinate"):
             await stack.enter_async_context(_hearing(working, executor))
         return await (working.arun_once() if setup.once else working.arun())
+
+
+@asynccontextmanager
+async def _listening(page: AbstractAsyncContextManager[int], host: str, port: int) -> AsyncIterator[int]:
+    """Serve a page within the block; a wrong use where nobody can listen at its address."""
+    async with AsyncExitStack() as stack:
+        try:
+            bound = await stack.enter_async_context(page)
+        except (OSError, UnicodeError) as error:  # taken, not ours, or no name of a host
+            said = f"cannot listen at {host}:{port}: {error}"
+            raise typer.BadParameter(said, param_hint="--health-port") from error
+        yield bound
 
 
 async def _chatting(

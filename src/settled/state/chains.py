@@ -238,6 +238,12 @@ def undo_step(at: Place, *, by: str, note: str | None) -> Query[StepRow | None]:
     return Query("chain_undo_step", _place(at) | {"by": by, "note": _clean(note)}, _step)
 
 
+def undone_by_hand(tenant: str, action_id: str) -> Query[tuple[str, str] | None]:
+    """Read in which run, and who, has said that an action is undone by hand."""
+    params = {"tenant": tenant, "action_id": action_id}
+    return Query("chain_undone_by_hand", params, lambda rows: (rows[0][0], rows[0][1]) if rows else None)
+
+
 def not_undone(at: Place, *, reason: str | None) -> Query[StepRow | None]:
     """Note why the undoing of a step could not begin; None: it can, after all."""
     return Query("chain_not_undone", _place(at) | {"reason": _clean(reason)}, _step)

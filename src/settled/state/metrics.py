@@ -4,12 +4,15 @@ Owns the statements of sql/metrics.sql. They read by the indexes of open things,
 what is new, and not how much was ever settled.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 from settled.state.ledger import Query, Rows
 from settled.state.postgres import Database
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class RecentActions:
 
 
 @dataclass(frozen=True, slots=True)
-class Undecided:
+class OpenApprovals:
     """Approvals of one tenant that wait for a person."""
 
     tenant: str
@@ -46,7 +49,7 @@ class Undecided:
 
 
 @dataclass(frozen=True, slots=True)
-class Undelivered:
+class OpenMessages:
     """Messages of one tenant and topic; the topic is empty where they are still to be made."""
 
     tenant: str
@@ -76,14 +79,14 @@ def recent_actions(span_s: float) -> Query[list[RecentActions]]:
     return Query("recent_actions", {"span": timedelta(seconds=span_s)}, lambda rows: _several(RecentActions, rows))
 
 
-def undecided() -> Query[list[Undecided]]:
+def open_approvals() -> Query[list[OpenApprovals]]:
     """Read what waits for a person's approval."""
-    return Query("undecided", {}, lambda rows: _several(Undecided, rows))
+    return Query("open_approvals", {}, lambda rows: _several(OpenApprovals, rows))
 
 
-def undelivered() -> Query[list[Undelivered]]:
+def open_messages() -> Query[list[OpenMessages]]:
     """Read what the outbox still has."""
-    return Query("undelivered", {}, lambda rows: _several(Undelivered, rows))
+    return Query("open_messages", {}, lambda rows: _several(OpenMessages, rows))
 
 
 def backlog() -> Query[Backlog]:
@@ -91,7 +94,7 @@ def backlog() -> Query[Backlog]:
     return Query("backlog", {}, lambda rows: Backlog(*rows[0]))
 
 
-def _several(kind: Any, rows: Rows) -> list[Any]:
+def _several(kind: Callable[..., T], rows: Rows) -> list[T]:
     return [kind(*row) for row in rows]
 
 

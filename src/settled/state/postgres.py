@@ -74,9 +74,7 @@ class Database:
         connections. Without `prepare` they are planned each time: for those whose plan must follow the tables' growth.
         """
         other = copy.copy(self)
-        other._statements = {
-            name: one for path in paths for name, one in statements.load("settled.state", path).items()
-        }
+        other._statements = _loaded(paths)
         other._prepare = self._prepare and prepare
         return other
 
@@ -170,14 +168,14 @@ class Tries:
             yield min(max(self._end - time.monotonic(), 0.1), POOL_WAIT_S)
 
 
+LEDGER_FILES = ("sql/queries.sql", "sql/chains.sql")
+"""What the ledger speaks; chains are among it, whose steps are its actions."""
+
+
 @cache
 def ledger_statements() -> Mapping[str, Statement]:
     """Return the ledger's own named statements."""
     return _loaded(LEDGER_FILES)
-
-
-LEDGER_FILES = ("sql/queries.sql", "sql/chains.sql")
-"""What the ledger speaks; chains are among it, whose steps are its actions."""
 
 
 def _loaded(paths: Sequence[str]) -> Mapping[str, Statement]:

@@ -15,6 +15,9 @@ from settled.state.postgres import LEDGER_FILES, Database
 
 D = TypeVar("D", bound=Database)
 
+LEFT_S = 300.0
+"""A worker that has a thread's agent takes it up within seconds of its time, or puts it off and says why."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenThread:
@@ -31,7 +34,9 @@ class OpenThread:
 
 @dataclass(frozen=True, slots=True)
 class StuckThread:
-    """A thread that failed each time a worker went on with it, and is left to a person."""
+    """A thread that is left to a person: it failed each time that a worker tried it, or no worker has its agent, whose
+    name may have changed.
+    """
 
     tenant: str
     thread_id: str
@@ -95,8 +100,12 @@ def wake(threads: Sequence[tuple[str, str]]) -> Query[None]:
 
 
 def stuck(*, most: int = 100) -> Query[list[StuckThread]]:
-    """Read the threads that failed each time and are tried no longer, newest first."""
-    return Query("stuck_threads", {"most": most}, lambda rows: [StuckThread(*row) for row in rows])
+    """Read the threads that failed each time and are tried no longer, and those that nobody takes up, newest first."""
+    return Query(
+        "stuck_threads",
+        {"most": most, "left": timedelta(seconds=LEFT_S)},
+        lambda rows: [StuckThread(*row) for row in rows],
+    )
 
 
 def _threads(rows: Rows) -> list[OpenThread]:

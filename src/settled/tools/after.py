@@ -5,6 +5,7 @@ and committed with it (`settled.tools.protocol`), and undoing is an action of it
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -115,7 +116,11 @@ def _payload(message: Message) -> str:
         raise InvalidArguments("emits", rule) from error
     if len(text) > MAX_RESULT_BYTES:
         raise InvalidArguments("emits", f"the payload of {message.topic} must be at most {MAX_RESULT_BYTES} bytes")
-    return text.replace("\\u0000", "\\ufffd")
+    return _NUL.sub(r"\1\\ufffd", text)
+
+
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+"""The escape of a NUL, which Postgres does not read; not a backslash that stands before these characters in a text."""
 
 
 def _refuse(constant: str) -> object:

@@ -9,11 +9,13 @@ does not wait between two questions to the remote side. It writes the answer dow
 due, so that a hundred unknown actions do not hold up one another.
 """
 
+import inspect
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import assert_never
+from functools import wraps
+from typing import Any, assert_never
 
 from settled.state import ledger
 from settled.state.errors import InvalidArguments
@@ -53,6 +55,9 @@ MARGIN_S = 0.05
 MAX_DOUBLINGS = 10
 """Far more than lead to the longest wait."""
 
+MAX_SPOKEN_OF = 10_000
+"""Ids that a worker keeps so as not to say the same again: half a megabyte."""
+
 _log = logging.getLogger("settled")
 
 
@@ -63,6 +68,8 @@ class Means:
     store: Ledger
     contracts: Mapping[str, Contract]
     policies: Mapping[str, Policy]
+    unreadable: set[str] = field(default_factory=set)
+    """The approved actions of which it was said that they cannot be read here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,46 @@ class Look:
                 return None
             case _:
                 assert_never(after.state)
+
+
+def contained(contract: Contract) -> Contract:
+    """Return a contract whose functions cannot end the process: in a worker, `sys.exit` in a tool or a query (that of a
+    command-line client, say) would end everybody's work, and again at each restart.
+    """
+    query, emits = contract.query, contract.emits
+    return replace(
+        contract,
+        function=_contained(contract.function),
+        query=None if query is None else _contained(query),
+        emits=None if emits is None else _contained(emits),
+    )
+
+
+def _contained(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            returned = function(*args, **kwargs)
+        except SystemExit as error:
+            raise _ended(error) from error
+        return _awaited(returned) if inspect.isawaitable(returned) else returned
+
+    @wraps(function)
+    async def acall(*args: Any, **kwargs: Any) -> Any:
+        return await _awaited(function(*args, **kwargs))
+
+    return acall if inspect.iscoroutinefunction(function) else call
+
+
+async def _awaited(returned: Awaitable[Any]) -> Any:
+    try:
+        return await returned
+    except SystemExit as error:
+        raise _ended(error) from error
+
+
+def _ended(error: SystemExit) -> RuntimeError:
+    return RuntimeError(f"it wanted to end the process (SystemExit: {error.code})")
 
 
 def look(watch: Watch, means: Means) -> Steps[Look]:
@@ -154,13 +201,18 @@ def _carried_on(action: Action, contract: Contract, means: Means) -> Steps[Actio
     try:
         call = taken_up(contract, action, means.store, options)
     except InvalidArguments as error:
-        return (yield from _unreadable(action, error))
+        return (yield from _unreadable(action, error, means))
     return (yield from _performed(call))
 
 
-def _unreadable(action: Action, error: InvalidArguments) -> Steps[Action]:
-    """What cannot be read here is sent by nobody here, and what is unknown about it is a person's to find out."""
-    _log.warning("%s cannot be carried on here: its stored arguments cannot be read (%s)", action.id, error)
+def _unreadable(action: Action, error: InvalidArguments, means: Means) -> Steps[Action]:
+    """What cannot be read here is sent by nobody here, and what is unknown about it is a person's to find out. One that
+    is approved is met again each minute, and is spoken of once.
+    """
+    if action.id not in means.unreadable:
+        _log.warning("%s cannot be carried on here: its stored arguments cannot be read (%s)", action.id, error)
+    if action.state is State.APPROVED and len(means.unreadable) < MAX_SPOKEN_OF:
+        means.unreadable.add(action.id)
     if action.state is State.RUNNING:
         return (yield from _lost(action)) or action
     if action.state is not State.UNKNOWN:

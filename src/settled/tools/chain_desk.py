@@ -107,6 +107,7 @@ class ChainDesk:
     def _finished(
         self, chain_id: str, name: str, who: Decider, receipt: str | None, result: object, note: str | None
     ) -> Steps[Standing]:
+        _check_texts(receipt=receipt, note=note)
         now = yield from self._seen(chain_id)
         at = check_can_be_finished(now, name)
         brought = {"receipt": receipt} if result is None and receipt is not None else result
@@ -118,11 +119,18 @@ class ChainDesk:
         return (yield from self._seen(chain_id))
 
     def _undone(self, chain_id: str, name: str, who: Decider, note: str | None) -> Steps[Standing]:
+        _check_texts(note=note)
         now = yield from self._seen(chain_id)
         at = check_can_be_undone_by_hand(now, name)
         if (yield from ask(chains.undo_step(place_of(now.chain, at), by=who.by, note=note))) is None:
             raise AlreadyDecided(f"{chain_id} has moved meanwhile: look at it again")
         return (yield from self._seen(chain_id))
+
+
+def _check_texts(**said: object) -> None:
+    for name, value in said.items():
+        if not isinstance(value, str | None):
+            raise InvalidArguments(name, f"must be a text, not a {type(value).__name__}")
 
 
 def check_can_be_finished(now: Standing, name: str) -> StepStanding:

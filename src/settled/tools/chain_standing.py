@@ -50,6 +50,7 @@ class ChainState(StrEnum):
 OVER = frozenset({ChainState.SUCCEEDED, ChainState.COMPENSATED})
 """What nobody has to carry on."""
 
+_MAY_ACT = frozenset({StepState.RUNNING, StepState.WAITING, StepState.UNKNOWN})
 _IN_EFFECT = frozenset({StepState.DONE, StepState.UNDOING, StepState.NOT_UNDONE})
 
 
@@ -177,11 +178,14 @@ class Standing:
     @property
     def state(self) -> ChainState:
         """Where the run stands."""
-        if any(step.state in _GOES_BACK for step in self.steps) or self.chain.turned_at is not None:
+        under_way = self.under_way
+        if (
+            any(step.state in _GOES_BACK for step in self.steps) and under_way is None
+        ) or self.chain.turned_at is not None:
             return self._going_back()
         if self.chain.ended_as is not None:
             return ChainState(self.chain.ended_as)
-        if (step := self.current) is None:
+        if (step := under_way or self.current) is None:
             return ChainState.RUNNING  # all is done, and that is written down next
         match step.state:
             case StepState.WAITING:
@@ -209,6 +213,13 @@ class Standing:
         return next((step for step in self.steps if step.state is not StepState.DONE), None)
 
     @property
+    def under_way(self) -> StepStanding | None:
+        """The step that may still take effect: the current one, but where a person has undone an earlier one by itself
+        meanwhile.
+        """
+        return next((step for step in self.steps if step.state in _MAY_ACT), None)
+
+    @property
     def is_all_done(self) -> bool:
         """Whether every step is done."""
         return self.current is None
@@ -233,7 +244,7 @@ class Standing:
         """The step that keeps the run from going on."""
         if self.chain.turned_at is not None:
             return self.to_undo or next(iter(reversed(self.in_effect)), None)
-        return self.current
+        return self.under_way or self.current
 
     @property
     def did_nothing(self) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 from settled.state import chains, ledger
 from settled.state.chains import Intended, Place, StepRow
 from settled.state.errors import InvalidArguments
+from settled.state.model import Plan
 from settled.tools import arguments as args
 from settled.tools import protocol
 from settled.tools.chain_back import can_go_back
@@ -157,7 +158,7 @@ def _performed(
             call = replace(call, policies=(*call.policies, _asks_for_a_repeat))
     run.alive(call.plan.owner)
     _, end = yield from protocol.perform(call)
-    yield from _noted(place, row, end)
+    yield from _noted(place, row, call.plan, end)
 
 
 def _asks_for_a_repeat(_: PlannedAction) -> Verdict:
@@ -165,16 +166,16 @@ def _asks_for_a_repeat(_: PlannedAction) -> Verdict:
     return Ask("the chain that it belongs to is asked for once more, beside an earlier one")
 
 
-def _noted(place: Place, row: StepRow, end: Answered | Waiting) -> Steps[None]:
+def _noted(place: Place, row: StepRow, mine: Plan, end: Answered | Waiting) -> Steps[None]:
     """Note where the step's action is another one than the row says, or was never begun."""
-    own = row.action_id or ""
-    if end.action.id == own:
+    if end.action.id == mine.id:
         return
-    mine = yield from ask(ledger.load(place.tenant, own))
-    if mine is not None:  # a person has changed it
-        yield from ask(chains.follow_step(place, changed=own, action_id=end.action.id))
+    if (yield from ask(ledger.load(place.tenant, mine.id))) is not None:  # a person has changed it
+        yield from ask(chains.follow_step(place, changed=mine.id, action_id=end.action.id))
     elif isinstance(end, Answered) and end.code not in (Code.IN_PROGRESS, Code.UNKNOWN):
         reason = end.reason or f"{end.action.id} stands in its way"
+        # Closed, so that whoever was frozen before he began it finds that, when nothing stands in its way any more.
+        yield from ask(ledger.plan(replace(mine, denied=(end.code, reason))))
         yield from ask(
             chains.fail_step(place, tries=row.tries, code=end.code, reason=reason, receipt=end.action.receipt)
         )

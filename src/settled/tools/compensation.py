@@ -12,7 +12,7 @@ by itself that it has succeeded.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from settled.state import ledger
+from settled.state import chains, ledger
 from settled.state.errors import AlreadyDecided, ContractError, NotPermitted
 from settled.state.machine import State
 from settled.state.model import Action
@@ -60,10 +60,11 @@ class Undoing:
 def compensate(undoing: Undoing, done: Action) -> Steps[Outcome]:
     """Undo an action that succeeded, or carry its undoing on; returns the outcome of the action that undoes it.
 
-    Asked for twice, it is one undoing. Raises AlreadyDecided for an action that has not succeeded, ContractError for a
-    tool without `compensate`, InvalidArguments where the arguments of the undoing cannot be made, NotPermitted where
-    its policy denies it or `done` undoes something itself, DuplicateAction where another action has its business key:
-    nothing was begun then. ContractError too where an action of another tool is undoing it already.
+    Asked for twice, it is one undoing. Raises AlreadyDecided for an action that has not succeeded, or that a person has
+    undone by hand in its chain; ContractError for a tool without `compensate`, or where an action of another tool is
+    undoing it already; InvalidArguments where the arguments of the undoing cannot be made; NotPermitted where its
+    policy denies it, or `done` undoes something itself; DuplicateAction where another action has its business key.
+    Nothing was begun then.
     """
     _check_undoes_nothing(done)
     undo = yield from _begun(undoing, done)
@@ -81,12 +82,20 @@ def _check_undoes_nothing(done: Action) -> None:
         raise NotPermitted(f"{done.id} undoes {done.compensates}: to have that back, call its tool anew")
 
 
+def _check_not_by_hand(done: Action) -> Steps[None]:
+    by_hand = yield from ask(chains.undone_by_hand(done.tenant, done.id))
+    if by_hand is not None:
+        raise AlreadyDecided(f"{done.id} was undone by hand, as {by_hand[1]} has said of its step in {by_hand[0]}")
+    if done.state is State.COMPENSATED:  # its chain was forgotten since
+        raise AlreadyDecided(f"{done.id} was undone by hand")
+
+
 def _by_another_tool(undoing: Undoing, done: Action, undo: Action) -> Steps[Outcome]:
     """Tell of an undoing that this contract neither sends nor asks about: it was judged, and maybe sent, as another."""
     if undo.is_open:
         raise ContractError(
-            f"{done.id} is being undone by {undo.id}, of the tool {undo.tool} and not {undoing.undoer.name}: carry that "
-            "one on, with its tool"
+            f"{done.id} is being undone by {undo.id}, of the tool {undo.tool} and not {undoing.undoer.name}: carry "
+            "that one on, with its tool"
         )
     yield from conclude(done.tenant, done.id)
     return recalled(undo, undoing.language)
@@ -115,6 +124,7 @@ def _begun(undoing: Undoing, done: Action) -> Steps[Action]:
         known = yield from _known(done)
         if known is not None and known.state not in (State.FAILED, State.CANCELLED):
             return known
+        yield from _check_not_by_hand(done)
         call = yield from _judged(undoing, done)
         begin = ledger.compensate if known is None else ledger.compensate_again
         moved = yield from ask(begin(done, call.plan, by=undoing.by, note=undoing.note))

@@ -12,6 +12,10 @@ from settled.state.errors import ContractError
 from settled.tools.endpoint import check_name
 
 
+MOST_AGE = timedelta(days=36_500)
+"""A hundred years: an instant of Postgres goes no further back than its calendar does."""
+
+
 class Inbox:
     """`Inbox("billing")` says of each message whether this consumer has it for the first time.
 
@@ -67,6 +71,6 @@ def _checked(message_id: str) -> str:
 
 
 def _age(older_than: timedelta) -> timedelta:
-    if older_than <= timedelta():
-        raise ContractError("older_than must be above 0")
+    if not (isinstance(older_than, timedelta) and timedelta() < older_than <= MOST_AGE):
+        raise ContractError(f"older_than must be a timedelta above 0, of at most {MOST_AGE.days} days")
     return older_than

@@ -6,7 +6,7 @@ Delivers nothing: that is the dispatcher's (`settled.tools.dispatcher`), and wha
 from collections.abc import Sequence
 
 from settled.state import outbox
-from settled.state.errors import InvalidArguments, NotFound
+from settled.state.errors import ContractError, InvalidArguments, NotFound
 from settled.state.ledger import MAX_TEXT_CHARS
 from settled.state.outbox import STANDINGS, Posted, Standing
 from settled.state.store import Ledger
@@ -53,6 +53,8 @@ class Outbox:
         """Make dead letters due again, their attempts counted anew, and say so on the timelines of their actions.
         Returns the ids of those that were dead letters; the others stay as they are.
         """
+        if isinstance(ids, str):
+            raise ContractError("ids must be several: [message.id]")
         return self._database.run(outbox.redrive(self._tenant, ids, by=Decider(by=by).by, note=_note(note)))
 
     def redrive_all(

@@ -1,11 +1,11 @@
 """The body of a request, read with a bound, as JSON."""
 
-import json
-from typing import Any, NoReturn
+from typing import Any
 
 from fastapi import Request
 
 from settled.runtime.chat.refusals import Refused
+from settled.runtime.plain_json import parsed
 from settled.state.canonical import check_arguments
 
 MAX_BODY_BYTES = 1_000_000
@@ -18,8 +18,8 @@ async def json_of(request: Request) -> dict[str, Any]:
     if not given:
         return {}
     try:
-        body = json.loads(given, parse_constant=_no_number)
-    except (ValueError, RecursionError):
+        body = parsed(given)
+    except ValueError:
         raise Refused(422, "the body must be JSON") from None
     if not isinstance(body, dict):
         raise Refused(422, "the body must be a JSON object")
@@ -43,7 +43,3 @@ async def _whole(request: Request) -> bytes:
 
 def _too_large() -> Refused:
     return Refused(413, f"the body must be at most {MAX_BODY_BYTES} bytes")
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")

@@ -22,8 +22,6 @@ FIRST_LOOK_S, LAST_LOOK_S = 0.1, 1.0
 ALWAYS = ("metadata", "error", "end", "truncated")
 """What every listener hears, whatever modes he wants."""
 
-LAST = ("end", "error")
-
 Looks = Callable[[], AsyncIterator[Run]]
 
 

@@ -21,10 +21,11 @@ from settled.runtime.chat.refusals import Refused, Refusing
 from settled.runtime.chat.requests import read, validated
 from settled.runtime.chat.texts import TEXTS
 from settled.runtime.chat.who import check_role
-from settled.runtime.chat.wire import instant, plain, run_form
-from settled.runtime.server.languages import NAMES, TAGS, language_of, speaker
+from settled.runtime.chat.wire import plain, run_form
+from settled.runtime.records import instant
+from settled.runtime.server.languages import language_of
 from settled.runtime.server.pages.routes import TheSite, Viewer, pulse_of
-from settled.runtime.server.rendering import environment
+from settled.runtime.server.rendering import environment, layout
 from settled.runtime.server.static_files import KEEP
 from settled.state import ledger as operations
 from settled.state import runs
@@ -56,25 +57,13 @@ class _Decided(BaseModel):
 @page.get("/chat")
 def chat_page(request: Request, person: Viewer, site: TheSite) -> HTMLResponse:
     """Return the page; whoever is not signed in is asked to do so."""
-    language = language_of(request)
-    html = (
-        _templates()
-        .get_template("chat.html")
-        .render(
-            say=speaker(language),
-            words=TEXTS[language],
-            language=language,
-            tag=TAGS[language],
-            person=person,
-            pulse=pulse_of(site, person),
-            site=site,
-            here=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
-            NAMES=NAMES,
-            agents=request.state.chat.names(person),
-            version=_version(),
-        )
-    )
-    return HTMLResponse(html)
+    values = {
+        "words": TEXTS[language_of(request)],
+        "agents": request.state.chat.names(person),
+        "version": _version(),
+    }
+    frame = layout(request, person, pulse_of(site, person))
+    return HTMLResponse(_templates().get_template("chat.html").render({**frame, **values}))
 
 
 @page.get("/chat/static/{name}")

@@ -5,7 +5,6 @@ Pure. What cannot be written as JSON is written as text: a stream that breaks of
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import Any
 
 from langgraph.types import Interrupt, StateSnapshot
@@ -121,8 +120,3 @@ def selected(forms: Iterable[dict[str, Any]], names: Iterable[str] | None) -> li
     """Return only the fields that were asked for."""
     wanted = None if names is None else set(names)
     return [{k: v for k, v in form.items() if wanted is None or k in wanted} for form in forms]
-
-
-def instant(at: datetime | None) -> str | None:
-    """Return an instant as it is written."""
-    return None if at is None else at.isoformat()

@@ -4,12 +4,12 @@ Pure. Whether a field holds text or JSON follows from the stored value, in both 
 typed: the text "0100" stays a text. What is not changed is not sent, so that nothing is rewritten by being shown.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from settled.runtime.desk_pages import visible
+from settled.runtime.plain_json import parsed
 from settled.runtime.server.forms import Form
 from settled.runtime.server.wording import inert
 from settled.state.errors import InvalidArguments
@@ -75,10 +75,6 @@ def changes(arguments: Mapping[str, object], form: Form) -> dict[str, object]:
 
 def _json(name: str, text: str) -> object:
     try:
-        return json.loads(text, parse_constant=_refused)
-    except (ValueError, RecursionError):
+        return parsed(text)
+    except ValueError:
         raise InvalidArguments(name, 'must be JSON: 118.5, "text", true, null, [1, 2]') from None
-
-
-def _refused(word: str) -> object:
-    raise ValueError(word)

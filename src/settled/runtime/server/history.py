@@ -100,8 +100,9 @@ def _says(value: object) -> bool:
 def _part(name: str, value: object) -> str:
     if name.endswith("_s") and isinstance(value, int | float):
         return f"{name.removesuffix('_s').replace('_', ' ')} {round(value, 2):g} s"
-    names = isinstance(value, list) and all(isinstance(one, str) for one in value)
-    text, size = beginning(", ".join(value) if names else value)  # type: ignore[arg-type]
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        value = ", ".join(value)
+    text, size = beginning(value)
     return f"{name.replace('_', ' ')}: {text}{'…' if size else ''}"
 
 

@@ -60,10 +60,16 @@ def page(
     pulse: Pulse | None = None,
     status: int = 200,
 ) -> HTMLResponse:
-    """Return a page in the reader's language. `pulse` is what its header counts, and goes on from."""
+    """Return a page in the reader's language."""
+    html = environment().get_template(template).render({**layout(request, person, pulse), **values})
+    return HTMLResponse(html, status)
+
+
+def layout(request: Request, person: Person | None, pulse: Pulse | None) -> dict[str, object]:
+    """Return what the frame around every page is made of. `pulse` is what its header counts, and goes on from."""
     language = language_of(request)
     url = request.url
-    given = {
+    return {
         "say": speaker(language),
         "language": language,
         "tag": TAGS[language],
@@ -72,5 +78,3 @@ def page(
         "site": site_of(request),
         "here": url.path + (f"?{url.query}" if url.query else ""),
     }
-    html = environment().get_template(template).render({**given, **values})
-    return HTMLResponse(html, status)

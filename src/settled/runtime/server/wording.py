@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from settled.runtime.server.languages import Say
+from settled.runtime.words import message_waits_for
 from settled.state.model import Approval
 from settled.state.outbox import Posted
 from settled.tools.outcome import one_line, plain
@@ -116,16 +117,6 @@ def differences(before: Mapping[str, object], after: Mapping[str, object]) -> li
 
 def waits_for(message: Posted, say: Say) -> str | None:
     """Return what a message of the outbox waits for; None for one that is over."""
-    match message.state:
-        case "delivered" | "dead":
-            return None
-        case "held":
-            return say("waits_held")
-        case _ if message.lease_until is not None and message.lease_until > message.now:
-            return say("waits_lease")
-        case _ if message.due_at is not None and message.due_at > message.now:
-            return say("waits_due", when=from_now(message.due_at, message.now, say))
-        case _ if message.topic is None:
-            return say("waits_tool", tool=message.tool)
-        case _:
-            return say("waits_sink")
+    word = message_waits_for(message)
+    when = from_now(message.due_at or message.now, message.now, say)
+    return None if word is None else say(f"waits_{word}", when=when, tool=message.tool)

@@ -113,17 +113,33 @@ SELECT {step_columns} FROM moved
 
 -- name: chain_undo_step
 -- A person has undone by hand what no action undoes: a step without a way back, one that a person did, or one whose undoing did nothing.
+-- Of this last one the action is undone in the same statement: it leaves the manual queue, where somebody would undo it once more.
 WITH chain AS (UPDATE settled.chains SET version = version + 1 WHERE tenant = %(tenant)s AND id = %(chain_id)s AND ended_at IS NULL AND turned_at IS NOT NULL RETURNING id),
+undone AS (
+    UPDATE settled.actions AS done SET version = done.version + 1, previous = done.state, state = 'compensated', trigger = 'compensated',
+        business_key = NULL, settled_at = settled.now(), reason = NULL
+    FROM chain, settled.chain_steps AS step, settled.actions AS undo
+    WHERE step.tenant = %(tenant)s AND step.chain_id = %(chain_id)s AND step.position = %(position)s AND undone_at IS NULL
+        AND done.tenant = step.tenant AND done.id = step.action_id AND done.state = 'compensation_pending'
+        AND undo.tenant = done.tenant AND undo.id = done.compensated_by AND undo.state IN ('failed', 'cancelled') AND undo.superseded_by IS NULL
+    RETURNING done.*),
+told AS (
+    INSERT INTO settled.events (tenant, action_id, at, from_state, to_state, trigger, attempt, actor, correlation_id, trace_context, detail)
+    SELECT tenant, id, settled_at, previous, state, trigger, attempt, %(by)s, correlation_id, trace_context,
+        json_strip_nulls(json_build_object('chain', %(chain_id)s::text, 'step', %(name)s::text, 'note', %(note)s::text))
+    FROM undone),
 moved AS (
     UPDATE settled.chain_steps AS step SET undone_at = settled.now(), undone_by = %(by)s, undo_note = %(note)s FROM chain
     WHERE step.tenant = %(tenant)s AND step.chain_id = %(chain_id)s AND step.position = %(position)s AND undone_at IS NULL
-        AND (finished_by IS NOT NULL OR EXISTS (
+        AND (finished_by IS NOT NULL OR EXISTS (SELECT FROM undone) OR EXISTS (
             SELECT FROM settled.actions AS done WHERE done.tenant = step.tenant AND done.id = step.action_id
-                AND ((done.state = 'succeeded' AND (NOT is_reversible OR undo_reason IS NOT NULL))
-                    OR (done.state = 'compensation_pending' AND EXISTS (SELECT FROM settled.actions AS undo WHERE undo.tenant = done.tenant
-                        AND undo.id = done.compensated_by AND undo.state IN ('failed', 'cancelled') AND undo.superseded_by IS NULL)))))
+                AND done.state = 'succeeded' AND (NOT is_reversible OR undo_reason IS NOT NULL)))
     RETURNING step.*)
 SELECT {step_columns} FROM moved
+
+-- name: chain_undone_by_hand
+-- The run in which a person has said that an action is undone, and who said so.
+SELECT chain_id, undone_by FROM settled.chain_steps WHERE tenant = %(tenant)s AND action_id = %(action_id)s AND undone_at IS NOT NULL LIMIT 1
 
 -- name: chain_not_undone
 -- The undoing of a step could not begin; or it can now.

@@ -19,12 +19,12 @@ GROUP BY tenant, tool, state
 SELECT tenant, tool, state, count(*), sum(attempt) FROM settled.actions
 WHERE planned_at > settled.now() - %(span)s::interval GROUP BY tenant, tool, state
 
--- name: undecided
+-- name: open_approvals
 -- Approvals that a person may still decide, and how long the oldest has been waiting.
 SELECT tenant, count(*), extract(epoch FROM settled.now() - min(issued_at))::float8
 FROM settled.approvals WHERE decision IS NULL AND valid_until > settled.now() GROUP BY tenant
 
--- name: undelivered
+-- name: open_messages
 -- Messages that are not delivered yet, and dead letters, by tenant and topic.
 SELECT tenant, coalesce(topic, ''), count(*) FILTER (WHERE dead_at IS NULL), count(*) FILTER (WHERE dead_at IS NOT NULL),
     coalesce(extract(epoch FROM settled.now() - min(created_at) FILTER (WHERE dead_at IS NULL))::float8, 0)

@@ -20,9 +20,11 @@ kept_ids AS MATERIALIZED (
 -- name: _old
 -- The next rows by age, and those of them that may be forgotten. A success under a business key is the only record of "never
 -- twice": it stays. So does an action with a message that is not delivered, one that is a step of a chain, which is told by it,
--- and one that has undone another, as long as that is there.
+-- one that has undone another, as long as that is there, and one whose intent began again later: its occurrence would be free, and
+-- the next call would begin there instead of meeting the later action.
 seen AS MATERIALIZED (
-    SELECT tenant, id, thread_id, planned_at, settled_at, window_until, state, business_key, compensates FROM settled.actions, clock
+    SELECT tenant, id, thread_id, planned_at, settled_at, window_until, state, business_key, compensates, intent, occurrence
+    FROM settled.actions, clock
     WHERE planned_at > %(after)s AND planned_at < clock.now - %(older_than)s::interval
     ORDER BY planned_at FETCH FIRST (%(most)s::integer) ROWS WITH TIES),
 old AS MATERIALIZED (
@@ -34,7 +36,9 @@ old AS MATERIALIZED (
         AND NOT EXISTS (SELECT FROM kept_ids WHERE kept_ids.tenant = seen.tenant AND kept_ids.id = seen.id)
         AND NOT EXISTS (SELECT FROM settled.outbox WHERE outbox.tenant = seen.tenant AND outbox.action_id = seen.id AND delivered_at IS NULL)
         AND NOT EXISTS (SELECT FROM settled.chain_steps AS step WHERE step.tenant = seen.tenant AND step.action_id = seen.id)
-        AND NOT EXISTS (SELECT FROM settled.actions AS undone WHERE undone.tenant = seen.tenant AND undone.id = seen.compensates))
+        AND NOT EXISTS (SELECT FROM settled.actions AS undone WHERE undone.tenant = seen.tenant AND undone.id = seen.compensates)
+        AND NOT EXISTS (SELECT FROM settled.actions AS later
+            WHERE later.intent = seen.intent AND later.occurrence > seen.occurrence AND later.tenant = seen.tenant))
 
 -- name: count_old
 -- How many of the next rows would be forgotten, and how far they reach.

@@ -42,6 +42,7 @@ FROM unnest(%(tenants)s::text[], %(ids)s::text[]) AS moved (tenant, id)
 WHERE threads.tenant = moved.tenant AND threads.thread_id = moved.id
 
 -- name: stuck_threads
--- Threads that failed as often as anybody tries, and are left, newest first.
-SELECT tenant, thread_id, agent, tries, reason, open_since, last_at FROM settled.threads
-WHERE due_at IS NULL AND reason IS NOT NULL ORDER BY last_at DESC LIMIT %(most)s
+-- Threads that are left, newest first: that failed as often as anybody tries, or that have been due for so long that nobody seems to
+-- have their agent.
+SELECT tenant, thread_id, agent, tries, coalesce(reason, 'no worker has an agent of this name'), open_since, last_at FROM settled.threads
+WHERE (due_at IS NULL AND reason IS NOT NULL) OR due_at < settled.now() - %(left)s::interval ORDER BY last_at DESC LIMIT %(most)s

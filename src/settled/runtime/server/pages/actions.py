@@ -2,14 +2,13 @@
 
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import Annotated
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from settled.runtime.server.languages import language_of, speaker
-from settled.runtime.server.pages.routes import TheSite, Viewer, pulse_of
+from settled.runtime.server.pages.routes import Text, TheSite, Viewer, pulse_of
 from settled.runtime.server.people import Person
 from settled.runtime.server.rendering import page
 from settled.runtime.server.site import Site
@@ -22,13 +21,9 @@ from settled.state.machine import State
 from settled.state.model import Action
 
 PAGE = 50
-MAX_CHARS = 300
-"""Of a text that is looked for; no id, key or receipt of ours is longer."""
-
 AGES = {"younger-h": 3600, "younger-d": 86400, "younger-w": 7 * 86400, "older-h": 3600, "older-d": 86400}
 """What the age filter offers, in seconds."""
 
-Text = Annotated[str, Query(max_length=MAX_CHARS)]
 router = APIRouter()
 
 

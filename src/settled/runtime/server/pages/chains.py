@@ -1,13 +1,13 @@
 """Runs of chains: where each step stands and why, and what a person has done by hand."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 
 from settled.runtime.server.forms import needed, note_of
-from settled.runtime.server.pages.routes import ChainId, Operator, Posted, TheSite, Viewer, flash_of, pulse_of
+from settled.runtime.server.pages.routes import ChainId, Operator, Posted, Text, TheSite, Viewer, flash_of, pulse_of
 from settled.runtime.server.people import Person
 from settled.runtime.server.rendering import page
 from settled.runtime.server.site import Site
@@ -20,7 +20,7 @@ from settled.tools.chain_standing import OVER, ChainState, Standing, StepStandin
 MOST = 50
 """Runs of the page, each with its steps and their actions."""
 
-Text = Annotated[str, Query(max_length=300)]
+Check = Callable[[Standing, str], object]
 router = APIRouter()
 
 
@@ -98,13 +98,13 @@ def _shown(desk: ChainDesk, chain_id: str, fingerprint: str) -> Standing:
 
 def _by_hand(run: Standing, step: StepStanding) -> str | None:
     """Return what a person may say of a step: that it was done, or undone, by hand."""
-    checks: Sequence[tuple[str, object]] = (("done", check_can_be_finished), ("undone", check_can_be_undone_by_hand))
+    checks: Sequence[tuple[str, Check]] = (("done", check_can_be_finished), ("undone", check_can_be_undone_by_hand))
     return next((what for what, check in checks if _passes(check, run, step.name)), None)
 
 
-def _passes(check: object, run: Standing, name: str) -> bool:
+def _passes(check: Check, run: Standing, name: str) -> bool:
     try:
-        check(run, name)  # type: ignore[operator]
+        check(run, name)
     except (AlreadyDecided, InvalidArguments, NotFound):
         return False
     return True

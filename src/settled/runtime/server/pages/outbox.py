@@ -1,12 +1,12 @@
 """The outbox: messages that wait, dead letters, and sending those once more."""
 
 import json
-from typing import Annotated, cast
+from typing import cast
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import PlainTextResponse, RedirectResponse, Response
 
-from settled.runtime.server.pages.routes import MessageId, Operator, Posted, TheSite, Viewer, flash_of, pulse_of
+from settled.runtime.server.pages.routes import MessageId, Operator, Posted, Text, TheSite, Viewer, flash_of, pulse_of
 from settled.runtime.server.rendering import page
 from settled.runtime.server.wording import pretty
 from settled.state.errors import AlreadyDecided, InvalidArguments
@@ -17,7 +17,6 @@ from settled.tools.outbox import Outbox
 MOST = 100
 """Rows of the page; what is due first, or newest, is what is looked for."""
 
-Text = Annotated[str, Query(max_length=300)]
 router = APIRouter()
 
 

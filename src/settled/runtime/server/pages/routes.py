@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, Path, Query, Request
 
 from settled.runtime.server.forms import Form, posted
 from settled.runtime.server.people import Person, needs, signed_in
@@ -22,6 +22,9 @@ ActionId = Annotated[str, Path(pattern=r"^act-[0-9A-Za-z]{1,60}$")]
 
 ChainId = Annotated[str, Path(pattern=r"^chn-[0-9A-Za-z]{1,60}$")]
 MessageId = Annotated[str, Path(pattern=r"^msg-[0-9A-Za-z-]{1,70}$")]
+
+Text = Annotated[str, Query(max_length=300)]
+"""What is typed into a filter; no id, key or receipt of ours is longer."""
 
 SHOWN = 20
 """Cards of a page: it stays under 100 KB, and a person does what ends first, first."""
