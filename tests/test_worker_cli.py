@@ -85,6 +85,14 @@ def test_one_round_prints_what_it_did(ledger: Ledger) -> None:
     assert rows(ledger.url, "SELECT FROM pg_namespace WHERE nspname = 'settled_jobs'") == []
 
 
+def test_its_log_is_lines_of_json_where_that_is_asked_for(own_url: str) -> None:
+    """For whoever collects logs: each line is an object, and says where it comes from."""
+    command = [*SETTLED, "worker", "--once", "--log-json", "--json", "--database-url", own_url]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["looked"] == 0
+    assert all(json.loads(line)["logger"] for line in done.stderr.splitlines())
+
+
 def test_a_process_runs_until_sigterm_and_says_whether_it_is_ready(server: Server, own_url: str) -> None:
     """Ready while it works, not ready while Postgres is away, and it ends by itself when it is asked to."""
     with Ledger.connect(own_url) as ledger, running(own_url, "--scan-every", "0.2", "--tools", "working_tools") as run:

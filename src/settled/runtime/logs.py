@@ -1,8 +1,8 @@
 """Structured logs: one JSON object a line, with the action that the code was carrying out.
 
-`log_as_json()` is for the processes of this package (`--log-json`); a host with logging of its own adds `InAction` to
-a handler, and has the fields on each record. They come from the action's context, so lines of the author's own body and
-of the libraries that it calls bear them too.
+`say_what_goes_wrong` is for the processes of this package (`--log-json`); a host with logging of its own adds
+`InAction` to a handler, and has the fields on each record. They come from the action's context, so lines of the
+author's own body and of the libraries that it calls bear them too.
 """
 
 import json
@@ -45,9 +45,15 @@ class JsonLines(logging.Formatter):
         return json.dumps(said, default=str)
 
 
-def log_as_json(level: int = logging.INFO) -> None:
-    """Send the root logger's records to the error stream, as lines of JSON."""
+def say_what_goes_wrong(*, as_json: bool) -> None:
+    """Let a process of its own tell its error stream what it meets: a line each from a warning on, or as JSON, with
+    what it does as well.
+    """
+    if not as_json:
+        if logging.lastResort is not None:
+            logging.getLogger("settled").addHandler(logging.lastResort)
+        return
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(InAction())
     handler.setFormatter(JsonLines())
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

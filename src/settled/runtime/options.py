@@ -107,6 +107,9 @@ DatabaseUrl: TypeAlias = Annotated[
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Tenant: TypeAlias = Annotated[str, typer.Option(callback=reference, help="Whose actions.")]
 Thread: TypeAlias = Annotated[str | None, typer.Option(callback=reference, help="Only this conversation.")]
+LogJson: TypeAlias = Annotated[
+    bool, typer.Option("--log-json", help="Log lines of JSON that name the action they are about.")
+]
 Limit: TypeAlias = Annotated[int, typer.Option(min=1, max=MOST, help="How many, newest first.")]
 ActionId: TypeAlias = Annotated[str, typer.Argument(metavar="ID", callback=reference, help="act-…")]
 By: TypeAlias = Annotated[str, typer.Option(callback=name, show_default=False, help="Who decides: your name.")]

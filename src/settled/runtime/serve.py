@@ -5,7 +5,6 @@ Nothing of a server is imported before the command runs.
 """
 
 import ipaddress
-import logging
 import signal
 import socket
 from datetime import timedelta
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from settled.runtime.options import DatabaseUrl, connect
+from settled.runtime.options import DatabaseUrl, LogJson, connect
 from settled.state.errors import ContractError
 
 if TYPE_CHECKING:
@@ -69,6 +68,7 @@ def serve(
     trace_url: Annotated[
         str | None, typer.Option(envvar="SETTLED_TRACE_URL", help="Where a trace is shown, with {trace_id} in it.")
     ] = None,
+    log_json: LogJson = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Start the server: login, console, chat and a worker. Any number of them share one database."""
@@ -81,7 +81,9 @@ def serve(
     known = [tool for place in tools or [] for tool in tools_at(place)]
     made, delivering = maker(agents, "--agents"), maker(dispatcher, "--dispatcher")
     _check_trace_url(trace_url)
-    _say_what_goes_wrong()
+    from settled.runtime.logs import say_what_goes_wrong
+
+    say_what_goes_wrong(as_json=log_json)
     with connect(database_url) as ledger:
         secret = _login_secret(ledger, host)
         with listen(host, port) as listening:
@@ -120,12 +122,6 @@ def _check_installed() -> None:
     for name in ("fastapi", "jinja2", "uvicorn", "multipart", "sse_starlette"):
         if find_spec(name) is None:
             raise ContractError(f"{name} is not installed; it comes with the extra: pip install 'settled[serve]'")
-
-
-def _say_what_goes_wrong() -> None:
-    """A process of its own tells its terminal what it meets, a line each."""
-    if logging.lastResort is not None:
-        logging.getLogger("settled").addHandler(logging.lastResort)
 
 
 def is_loopback(host: str) -> bool:

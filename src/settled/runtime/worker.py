@@ -171,7 +171,11 @@ class Worker:
 
     @contextmanager
     def embedded(self) -> Iterator["Worker"]:
-        """Run in a thread of this process for as long as the block lasts."""
+        """Run in a thread of this process for as long as the block lasts. ContractError for one that was stopped
+        before.
+        """
+        if self.is_draining:
+            raise ContractError("this worker was stopped, which is for good: make another one")
         thread = threading.Thread(target=self.run, name="settled-worker", daemon=True)
         thread.start()
         try:

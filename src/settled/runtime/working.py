@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import importlib.util
 import inspect
-import logging
 import re
 import signal
 import sys
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from settled.runtime.loading import chains_of, tools_at
-from settled.runtime.options import DatabaseUrl, Json, connect
+from settled.runtime.options import DatabaseUrl, Json, LogJson, connect
 from settled.runtime.output import print_json
 
 if TYPE_CHECKING:
@@ -83,6 +82,7 @@ def worker(
     checkpoints_after: Annotated[str | None, typer.Option(help="Purge threads that nobody used for so long.")] = None,
     health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Answer /live and /ready here.")] = None,
     health_host: Annotated[str, typer.Option(help="… at this address.")] = "127.0.0.1",
+    log_json: LogJson = False,
     as_json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -103,8 +103,9 @@ def worker(
         purge_after=span_of(purge_after, "--purge-after"),
         checkpoints_after=span_of(checkpoints_after, "--checkpoints-after"),
     )
-    if logging.lastResort is not None:  # a process of its own says what it meets
-        logging.getLogger("settled").addHandler(logging.lastResort)
+    from settled.runtime.logs import say_what_goes_wrong
+
+    say_what_goes_wrong(as_json=log_json)
     with connect(database_url) as ledger:
         done = asyncio.run(serve(ledger, setup))
     if as_json:

@@ -7,9 +7,10 @@ sentence.
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
+from typing import cast
 
 import typer
 
@@ -63,10 +64,19 @@ def _refused_elsewhere(error: BaseException | None, module: str) -> Iterator[Fin
 
 
 def _listed(module: ModuleType) -> Iterator[ActionTool]:
-    """Yield the tools that a module holds in lists."""
+    """Yield the tools that a module holds in lists, and in its own classes."""
     for value in vars(module).values():
-        several = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-        yield from (one for one in several if isinstance(one, ActionTool))
+        yield from (one for one in _held(value, module.__name__) if isinstance(one, ActionTool))
+
+
+def _held(value: object, module: str) -> Iterable[object]:
+    """Return what a value of a module has in it. By its type and not its `__class__`: a proxy may raise for that."""
+    kind = type(value)
+    if issubclass(kind, type) and vars(value).get("__module__") == module:
+        return [one.__func__ if isinstance(one, staticmethod) else one for one in vars(value).values()]
+    if issubclass(kind, dict):
+        return list(cast("dict[object, object]", value).values())
+    return cast("Iterable[object]", value) if issubclass(kind, list | tuple) else ()
 
 
 def _raised_at(error: BaseException, module: str) -> Place | None:
