@@ -169,6 +169,23 @@ def test_actions_compensate_is_foretold_and_done(said: Any, ledger: Ledger) -> N
     assert (code, "there is nothing to undo" in page) == (1, True)
 
 
+def test_actions_undone_is_the_word_of_a_person_where_an_action_could_not(said: Any, ledger: Ledger) -> None:
+    """The refund was declined: somebody pays it out by hand, and says so; the payment counts as undone."""
+    done = order.run(INPUT, ledger=ledger, thread_id="t")
+    pay = ledger.action(str(done["pay"].action_id))
+    FAR.faults["refund"] = raising(Ended(Rejected("the card is gone")))
+    shown = ("--by", "mia", "--fingerprint", pay.fingerprint)
+    code, page = said("actions", "undone", pay.id, *shown)
+    assert (code, "nobody has begun to undo it" in page) == (1, True)
+    said("actions", "compensate", pay.id, "--tools", "test_chain_commands:tools", *shown)
+    code, page = said("actions", "undone", pay.id, "--by", "mia")
+    assert (code, "by your word" in page, ledger.action(pay.id).state) == (2, True, "compensation_pending")
+    code, page = said("actions", "undone", pay.id, *shown, "--note", "in cash")
+    assert (code, "by the word of a person" in page, ledger.action(pay.id).state) == (0, True, "compensated")
+    last = ledger.timeline(pay.id)[-1]
+    assert (last.trigger, last.actor, last.detail) == ("compensated", "mia", {"by_hand": True, "note": "in cash"})
+
+
 def test_what_a_person_may_not_say_is_refused_with_the_reason(ledger: Ledger) -> None:
     """Each with the way on: a step that may have happened is resolved, one that waits is decided."""
     desk = ChainDesk(ledger)
@@ -184,7 +201,7 @@ def test_what_a_person_may_not_say_is_refused_with_the_reason(ledger: Ledger) ->
         ChainDesk(ledger, tenant="acme").finish(chain_id, "pay", by="mia")
     for wrong in ({"receipt": 5}, {"note": b"x"}):
         with pytest.raises(InvalidArguments, match="must be a text"):
-            desk.finish(chain_id, "pay", by="mia", **wrong)  # type: ignore[arg-type]
+            desk.finish(chain_id, "pay", by="mia", **wrong)
     with pytest.raises(InvalidArguments, match="by"):
         desk.finish(chain_id, "pay", by=" ")
     with pytest.raises(AlreadyDecided, match="nothing of it is to be undone by hand"):

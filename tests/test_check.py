@@ -245,6 +245,25 @@ def test_a_plain_tool_of_another_file_is_found_where_it_is_written(module_of: Mo
     assert told(report) == [("unguarded-tool", "send_mail", "mails.py", 6)]
 
 
+IN_A_CLASS = """
+from settled import action
+
+class Tools:
+    @staticmethod
+    @action(risk="non_idempotent_write", remote="opaque", identity=("order",))
+    def note(order: int) -> dict[str, int]:
+        "Note an order."
+        return {"order": order}
+"""
+
+
+def test_a_tool_in_a_class_is_checked_as_any_other(module_of: ModuleOf) -> None:
+    """A namespace is no hiding place."""
+    report = module_of("in_a_class", IN_A_CLASS)
+    assert report.tools == ("note",)
+    assert told(report) == [("opaque-remote", "note", "in_a_class.py", 6)]
+
+
 def test_the_page_of_the_checklist_is_that_of_the_catalogue() -> None:
     """docs/checklist.md has every check with its severity, its reason and its fix."""
     page = (ROOT / "docs" / "checklist.md").read_text()

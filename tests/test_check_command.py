@@ -93,8 +93,9 @@ def test_a_place_that_is_none_is_a_wrong_use(place: str) -> None:
     assert run(*([place] if place else [])).exit_code == 2
 
 
-def test_a_declaration_that_is_refused_is_a_finding() -> None:
+def test_a_declaration_that_is_refused_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library's own sentence, at the line, and exit code 1: the module cannot be launched."""
+    monkeypatch.delitem(sys.modules, "checked.bad_refused", raising=False)  # it speaks when it is imported
     done = run("checked.bad_refused", "--json")
     assert done.exit_code == 1
     one = json.loads(done.stdout)["findings"][0]

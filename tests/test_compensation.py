@@ -304,3 +304,25 @@ async def test_an_undoing_is_not_undone(ledger: Ledger, mode: str) -> None:
     with pytest.raises(NotPermitted, match=f"undoes {paid.action_id}"):
         Desk(ledger, tools=[refund["refund"]]).compensate(str(undone.action_id), by="mia")
     assert (shop.state(paid), shop.far.done) == ("compensated", ["pay", "refund"])
+
+
+@both
+async def test_what_nobody_could_undo_a_person_has_undone_by_hand(ledger: Ledger, mode: str) -> None:
+    """It leaves the manual queue, its business key is free, and nobody undoes it once more; not while the refund may
+    still act.
+    """
+    shop = Shop(mode, ledger, pay={"unique": ("order",)}, refund={"approval": always})
+    paid = shop.pay()
+    undo = ledger.action(str((await shop.undo(paid)).action_id))
+    with pytest.raises(AlreadyDecided, match=f"may still be undone by {undo.id}"):
+        shop.desk.undone(str(paid.action_id), by="mia")
+    shop.desk.decide(undo.id, Reject("the bank is shut"), by="sam", fingerprint=undo.fingerprint)
+    for _ in range(2):
+        assert shop.desk.undone(str(paid.action_id), by="mia", note="in cash").state == "compensated"
+    last = ledger.timeline(str(paid.action_id))[-1]
+    assert (last.trigger, last.actor, last.detail) == ("compensated", "mia", {"by_hand": True, "note": "in cash"})
+    with pytest.raises(AlreadyDecided, match="undone by hand"):
+        await shop.undo(paid)
+    assert (shop.desk.queue(), shop.pay("u").code, shop.far.done) == ([], "succeeded", ["pay", "pay"])
+    with pytest.raises(NotFound):
+        Desk(ledger, tenant="acme").undone(str(paid.action_id), by="mia")

@@ -51,6 +51,10 @@ def query(_: object) -> Absent:
     return Absent()
 
 
+async def aquery(_: object) -> None:
+    """Runs only when it is awaited."""
+
+
 CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "no identity": ({"identity": None}, r'identity=\("field", \.\.\.\) or identity="all"'),
     "identity that is no argument": ({"identity": ("oder",)}, "not an argument"),
@@ -112,6 +116,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
     "undone by a plain function": ({"compensate": query}, "compensate= takes a tool that was declared with @action"),
     "undone by a word": ({"compensate": "cancel"}, "compensate= takes a tool that was declared with @action"),
     "messages before there is anything to tell": ({"emits": Message("paid")}, "emits must be a function"),
+    "messages that are awaited": ({"emits": aquery}, "emits must be a plain function"),
     "a read that emits": (
         {"risk": "read", "identity": None, "emits": query},
         "nothing to compensate and nothing to em",

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -14,11 +15,15 @@ from acts import both_doors, rows
 from consumers import emitting, pay, paying
 from remote import DROP, Fault, Remote, actions, late
 from settled import Desk, Done, Happened, Ledger, Message, State, perform
+from settled.state import ledger as operations
 from settled.state.errors import LedgerUnavailable
+from settled.state.model import Claim
+from settled.tools.contract import contract_of
 from settled.tools.delivery import Delivery
 from settled.tools.dispatcher import Dispatcher
 from settled.tools.dispatching import Dispatched
 from settled.tools.outbox import Outbox
+from settled.tools.perform import Options, prepare
 
 PATHS: dict[str, tuple[tuple[Fault, ...], tuple[str, ...]]] = {
     "all is well": ((), ("Ask", "Invoke", "Emit", "Ask")),
@@ -205,6 +210,21 @@ def _plain() -> Any:
         return order_id
 
     return plain
+
+
+@pytest.mark.parametrize("planned_with", [True, False], ids=["emits removed", "emits added"])
+def test_a_deploy_between_planning_and_settling_loses_no_message(ledger: Ledger, planned_with: bool) -> None:
+    """One side of it knows of messages: they are noted, to be made by whoever has the tool."""
+    call = prepare(contract_of(paying()), ["A"], Options("t"), ledger)
+    plan = replace(call.plan, emits=planned_with)
+    met = ledger.run(operations.plan(plan))
+    assert met is not None
+    held = Claim(plan.tenant, plan.id, 1, plan.owner)
+    said: dict[str, Any] = {} if planned_with else {"messages": None, "posts": True}
+    ledger.run(operations.succeed(held, met.action, receipt="R-A", result='{"receipt": "R-A"}', **said))
+    assert rows(ledger.url, "SELECT position FROM settled.outbox") == [{"position": 0}]
+    assert Dispatcher(ledger, sinks={}, tools=[paying()]).run_once().made == 1
+    assert [topic for topic, _ in messages(ledger, plan.id)] == ["paid", "shipping"]
 
 
 def test_text_that_postgres_minds_and_a_megabyte_are_delivered(ledger: Ledger) -> None:

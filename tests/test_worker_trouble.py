@@ -265,3 +265,12 @@ def test_a_retention_beyond_any_calendar_is_refused(spans: tuple[timedelta | Non
     """Before Postgres meets an instant that it does not have."""
     with pytest.raises(ContractError, match="at most 100 years"):
         Retention(*spans)
+
+
+def test_a_worker_that_was_stopped_is_not_embedded_again(ledger: Ledger) -> None:
+    """It would look after nothing, and nobody would notice."""
+    worker = Worker(ledger, scan_every_s=0.1)
+    with worker.embedded():
+        pass
+    with pytest.raises(ContractError, match="make another one"), worker.embedded():
+        pass

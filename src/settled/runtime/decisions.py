@@ -226,3 +226,24 @@ def compensate(
         print_json({"done": True, "outcome": outcome_record(outcome), "action": action_record(action)})
     else:
         print_page(done_page(words.done(action_id, action), words.after_compensate(action)))
+
+
+@decisions.command()
+def undone(
+    ctx: typer.Context, action_id: ActionId, by: By, note: Note = None, fingerprint: Fingerprint = None,
+    tenant: Tenant = "default", as_json: Json = False, database_url: DatabaseUrl = None,
+) -> None:  # fmt: skip
+    """Say that a person has undone by hand what an action could not."""
+    from settled.runtime import words
+    from settled.runtime.desk_pages import done_page
+    from settled.runtime.records import action_record
+
+    with stepping.opened(database_url, tenant) as at:
+        if fingerprint is None:
+            stepping.foretell(ctx, previews.being_undone(at, action_id), words.before_undone)
+        stepping.check_shown(at, ctx)
+        action = at.desk.undone(action_id, by=by, note=note)
+    if as_json:
+        print_json({"done": True, "action": action_record(action)})
+    else:
+        print_page(done_page(words.done(action_id, action), words.after_undone(action)))

@@ -174,7 +174,9 @@ class Listening:
             try:
                 await asyncio.to_thread(set_up, self._worker.ledger)
                 await self._listen()
-            except Exception:  # noqa: BLE001 - whatever is wrong with the queue, the scan goes on
+            except Exception as error:
+                if _was_cancelled():  # its farewell to a queue that is away failed
+                    raise asyncio.CancelledError from error
                 if not self._is_away:  # once, however long that lasts
                     _log.warning("the queue is away, and is tried again every %g s", RETRY_S, exc_info=True)
                 self._is_away = True
@@ -249,6 +251,12 @@ class Announcer:
             pass
         except exceptions.ConnectorException:
             _log.warning("the queue is away: the run is found by a scan")
+
+
+def _was_cancelled() -> bool:
+    """Whether this task was asked to end, also where another exception has taken the place of the cancellation."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def app_of(ledger: Ledger) -> procrastinate.App:

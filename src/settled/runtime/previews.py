@@ -79,6 +79,11 @@ def done(at: "Counter", action_id: str) -> Preview:
     return _any(at, action_id, frozenset({State.SUCCEEDED, State.COMPENSATION_PENDING}), "there is nothing to undo")
 
 
+def being_undone(at: "Counter", action_id: str) -> Preview:
+    """Show an action that is being undone; AlreadyDecided where nobody has begun to."""
+    return _any(at, action_id, frozenset({State.COMPENSATION_PENDING}), "nobody has begun to undo it")
+
+
 def _any(at: "Counter", action_id: str, states: frozenset[State], otherwise: str) -> Preview:
     from settled.runtime.desk_pages import action_card
     from settled.runtime.records import action_record

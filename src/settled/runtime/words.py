@@ -199,7 +199,17 @@ def after_compensate(action: Action) -> list[str]:
     return [where, *([_PERSON] if action.escalated_at is not None else []), *_reason(action)]
 
 
-_PERSON = "It is in the manual queue: a person decides, or tries again."
+def before_undone(action: Action) -> list[str]:
+    """Return what follows where a person says that he has undone it."""
+    return ["It counts as undone, by your word: nothing is sent, and the same may be asked for again."]
+
+
+def after_undone(action: Action) -> list[str]:
+    """Return where an action stands that a person has undone."""
+    return ["It is undone, by the word of a person."]
+
+
+_PERSON = "It is in the manual queue: a person tries again, or undoes it by hand: settled actions undone."
 
 
 def _goes_on(action: Action) -> str:

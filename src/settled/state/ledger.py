@@ -367,7 +367,7 @@ def succeed(
     query = replace(_transition(Trigger.SUCCEED, params), decode=partial(_succeeded, seen, _clean(receipt), result))
     if not posts:
         return query
-    return replace(query, name="succeed_posting", params={**query.params, "messages": messages})
+    return replace(query, name="succeed_posting", params={**query.params, "messages": messages, "posts": True})
 
 
 def _succeeded(seen: Action, receipt: str | None, result: str, rows: Rows) -> Action | None:
@@ -426,12 +426,13 @@ def find(
     actor: str | None = ACTOR,
     note: str | None = None,
     messages: str | None = None,
+    posts: bool = False,
 ) -> Query[Action | None]:
-    """Settle by what the remote side answered to a query, or by the word of a person, the `actor`. `messages` as in
-    `succeed`.
+    """Settle by what the remote side answered to a query, or by the word of a person, the `actor`. `messages` and
+    `posts` as in `succeed`.
     """
     detail = {"receipt": receipt, "evidence": evidence} | ({"note": note} if note else {})
-    settled = {"receipt": receipt, "result": result, "evidence": evidence, "messages": messages}
+    settled = {"receipt": receipt, "result": result, "evidence": evidence, "messages": messages, "posts": posts}
     return _transition(Trigger.FIND, _of(held, detail, actor, **settled))
 
 
@@ -481,6 +482,12 @@ def compensated(tenant: str, action_id: str, *, receipt: str | None) -> Query[Ac
     """End an undoing: the statement itself sees that the action which undoes it has succeeded, with this receipt."""
     detail = _json({"receipt": receipt} if receipt else None)
     return _transition(Trigger.COMPENSATED, {"tenant": tenant, "id": action_id, "actor": ACTOR, "detail": detail})
+
+
+def undone_by_hand(tenant: str, action_id: str, *, by: str, note: str | None) -> Query[Action | None]:
+    """End an undoing by the word of a person, where the action that was to undo it surely did nothing."""
+    detail = _json({"by_hand": True} | ({"note": _clean(note)} if note else {}))
+    return Query("undone_by_hand", {"tenant": tenant, "id": action_id, "actor": by, "detail": detail}, _first)
 
 
 def keep_late(held: Claim, *, detail: Mapping[str, object]) -> Query[None]:

@@ -5,7 +5,6 @@ and committed with it (`settled.tools.protocol`), and undoing is an action of it
 """
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -13,7 +12,7 @@ from typing import Any, TypeAlias
 from pydantic_core import PydanticSerializationError, to_json
 
 from settled.state.errors import ContractError, InvalidArguments
-from settled.tools.storable import MAX_RESULT_BYTES
+from settled.tools.storable import MAX_RESULT_BYTES, without_nul
 
 MAX_MESSAGES = 100
 """Of one action: they are written in the statement that settles it, and delivered one after the other."""
@@ -116,11 +115,7 @@ def _payload(message: Message) -> str:
         raise InvalidArguments("emits", rule) from error
     if len(text) > MAX_RESULT_BYTES:
         raise InvalidArguments("emits", f"the payload of {message.topic} must be at most {MAX_RESULT_BYTES} bytes")
-    return _NUL.sub(r"\1\\ufffd", text)
-
-
-_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
-"""The escape of a NUL, which Postgres does not read; not a backslash that stands before these characters in a text."""
+    return without_nul(text)
 
 
 def _refuse(constant: str) -> object:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from settled.state import chains, ledger
-from settled.state.errors import AlreadyDecided, ContractError, NotPermitted
+from settled.state.errors import AlreadyDecided, ContractError, NotFound, NotPermitted
 from settled.state.machine import State
 from settled.state.model import Action
 from settled.state.store import Ledger
@@ -115,6 +115,22 @@ def conclude(tenant: str, action_id: str) -> Steps[Action | None]:
         reason = f"it could not be undone by {undo.id}: {undo.reason or undo.code or undo.state}"
         detail = {"compensated_by": undo.id}
         return (yield from ask(ledger.escalate(claim_of(done, ""), reason=reason, detail=detail))) or done
+    return done
+
+
+def undone_by_hand(tenant: str, action_id: str, *, by: str, note: str | None) -> Steps[Action]:
+    """Say that a person has undone by hand what an action could not; returns it.
+
+    Raises NotFound, AlreadyDecided where nothing was to be undone, or its undoing may still act. May be said again.
+    """
+    moved = yield from ask(ledger.undone_by_hand(tenant, action_id, by=by, note=note))
+    done = moved or (yield from ask(ledger.load(tenant, action_id)))
+    if done is None:
+        raise NotFound(f"there is no action {action_id!r}")
+    if done.state is State.COMPENSATION_PENDING:
+        raise AlreadyDecided(f"{done.id} may still be undone by {done.compensated_by}: resolve or withdraw it")
+    if done.state is not State.COMPENSATED:
+        raise AlreadyDecided(f"{done.id} is {done.state}: nobody has begun to undo it")
     return done
 
 

@@ -121,6 +121,12 @@ def _function(value: object) -> str:
     return "" if callable(value) else "a function"
 
 
+def _is_plain(value: object) -> bool:
+    """Whether calling it gives what it returns, and not something that is still to run."""
+    kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    return not any(is_kind(value) for is_kind in kinds)
+
+
 _WRONG: Mapping[str, Callable[[object], str]] = {
     "identity": _identity,
     "unique": _names,
@@ -138,7 +144,7 @@ _WRONG: Mapping[str, Callable[[object], str]] = {
     "messages": _texts,
     "description": _is(str, "a text"),
     "approval": _policies,
-    "emits": _function,
+    "emits": lambda value: _function(value) or ("" if _is_plain(value) else "a plain function, which returns at once"),
     "budgets": lambda value: "" if _are(value, Budget) else "a sequence of Budget(...)",
     "args_schema": lambda value: "" if isinstance(value, type) and issubclass(value, BaseModel) else "a pydantic model",
 }

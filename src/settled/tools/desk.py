@@ -18,7 +18,7 @@ from settled.state.secrets import HIDDEN
 from settled.state.store import Ledger
 from settled.tools import protocol
 from settled.tools.attempt import restored
-from settled.tools.compensation import Undoing, compensate, conclude
+from settled.tools.compensation import Undoing, compensate, conclude, undone_by_hand
 from settled.tools.contract import Contract, contract_of
 from settled.tools.decisions import (
     Decider,
@@ -190,6 +190,17 @@ class Desk:
             raise NotFound(f"there is no action {action_id!r}")
         undoing = self._undoing(self._contract_named(action.tool), Decider(by=by), note)
         return await self._runner(undoing.undoer).adrive(self._compensating(undoing, action_id))
+
+    def undone(self, action_id: str, *, by: str, note: str | None = None) -> Action:
+        """Say that a person has undone by hand what an action could not: it leaves the manual queue, and its business
+        key is free. Raises NotFound, AlreadyDecided while the action that is to undo it may still act.
+        """
+        return self._runner(None).drive(undone_by_hand(self._tenant, action_id, by=Decider(by=by).by, note=note))
+
+    async def aundone(self, action_id: str, *, by: str, note: str | None = None) -> Action:
+        """As `undone`, in an event loop."""
+        said = undone_by_hand(self._tenant, action_id, by=Decider(by=by).by, note=note)
+        return await self._runner(None).adrive(said)
 
     def _undoing(self, contract: Contract, who: Decider, note: str | None) -> Undoing:
         undoing = Undoing(contract, self._ledger, self._policies, who.by, note)

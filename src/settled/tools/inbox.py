@@ -11,7 +11,6 @@ from settled.state import inbox
 from settled.state.errors import ContractError
 from settled.tools.endpoint import check_name
 
-
 MOST_AGE = timedelta(days=36_500)
 """A hundred years: an instant of Postgres goes no further back than its calendar does."""
 
@@ -70,7 +69,7 @@ def _checked(message_id: str) -> str:
     return message_id
 
 
-def _age(older_than: timedelta) -> timedelta:
-    if not (isinstance(older_than, timedelta) and timedelta() < older_than <= MOST_AGE):
-        raise ContractError(f"older_than must be a timedelta above 0, of at most {MOST_AGE.days} days")
-    return older_than
+def _age(older_than: object) -> timedelta:
+    if isinstance(older_than, timedelta) and timedelta() < older_than <= MOST_AGE:
+        return older_than
+    raise ContractError(f"older_than must be a timedelta above 0, of at most {MOST_AGE.days} days")

@@ -143,7 +143,14 @@ def settle(call: Call, finding: Finding) -> Steps[Standing]:
         case Matched(receipt=receipt, result=result):
             messages = yield from messages_of(call.contract, finding.action, receipt, result)
             text = storable(result)
-            query = ledger.find(claim, receipt=receipt, result=text, evidence="query", messages=messages)
+            query = ledger.find(
+                claim,
+                receipt=receipt,
+                result=text,
+                evidence="query",
+                messages=messages,
+                posts=call.contract.emits is not None,
+            )
             action, mine = yield from write(claim, query, State.SUCCEEDED)
             return Answered(Code.SUCCEEDED, action, replayed=not mine)
         case Resend():

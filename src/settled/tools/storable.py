@@ -5,6 +5,7 @@ text, and what is too large is cut to a note of its size.
 """
 
 import json
+import re
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -21,7 +22,16 @@ def storable(result: object) -> str:
     size = len(text)
     if size > MAX_RESULT_BYTES:
         return json.dumps({"note": f"the result was too large to keep ({size} bytes)"})
-    return text.replace("\\u0000", "\\ufffd")
+    return without_nul(text)
+
+
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+"""The escape of a NUL, which Postgres does not read; not a backslash that stands before these characters in a text."""
+
+
+def without_nul(text: str) -> str:
+    """Return JSON text that Postgres can read: a NUL becomes the sign for what cannot be shown."""
+    return _NUL.sub(r"\1\\ufffd", text)
 
 
 def _as_text(result: object) -> str:

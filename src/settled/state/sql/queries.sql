@@ -335,12 +335,17 @@ posted AS (
     FROM clock, moved, LATERAL (
         SELECT position, given ->> 'topic' AS topic, given -> 'payload' AS payload
         FROM json_array_elements(%(messages)s::json) WITH ORDINALITY AS one (given, position)
-        UNION ALL SELECT 0, NULL, NULL WHERE %(messages)s::json IS NULL AND moved.emits) AS message)
+        UNION ALL SELECT 0, NULL, NULL WHERE %(messages)s::json IS NULL AND (moved.emits OR %(posts)s::boolean)) AS message)
 
 -- name: succeed
 -- Settle: the remote side did it, by its reply. A late reply of the same fencing token settles an unknown action too.
--- Only the instant comes back: the rest of the row is known to whoever sends this, and 37 columns cost a tenth of it.
-WITH {clock}, {succeeding}, {told} SELECT settled_at FROM moved
+-- Only the instant comes back: the rest of the row is known to whoever sends this, and 37 columns cost a tenth of it. Where the code
+-- that settles knows of no messages, and the code that planned did, they are still to be made.
+WITH {clock}, {succeeding}, {told},
+posted AS (
+    INSERT INTO settled.outbox (id, tenant, action_id, position, created_at, due_at)
+    SELECT 'msg-' || substr(id, 5) || '-0', tenant, id, 0, settled_at, settled_at FROM moved WHERE emits)
+SELECT settled_at FROM moved
 
 -- name: succeed_posting
 -- As succeed, with messages for the outbox.
@@ -444,11 +449,14 @@ moved AS (
 {answer}
 
 -- name: compensate
--- Begin to undo what succeeded: it waits for the action that undoes it, which begins in the same statement.
+-- Begin to undo what succeeded, and no person has undone by hand: it waits for the action that undoes it, which begins in the same
+-- statement.
 WITH {clock}, gate AS (
     UPDATE settled.actions SET version = version + 1, previous = state, state = 'compensation_pending', trigger = 'compensate',
         compensated_by = %(id)s, settled_at = NULL, escalated_at = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(compensates)s AND state = ANY(%(states)s::text[])
+        AND NOT EXISTS (SELECT FROM settled.chain_steps AS by_hand
+            WHERE by_hand.tenant = actions.tenant AND by_hand.action_id = actions.id AND by_hand.undone_at IS NOT NULL)
     RETURNING actions.*),
 {undoing}
 
@@ -469,6 +477,17 @@ WITH {clock}, moved AS (
         business_key = NULL, settled_at = clock.now, reason = NULL
     FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = ANY(%(states)s::text[])
         AND EXISTS (SELECT FROM settled.actions AS by WHERE by.tenant = undone.tenant AND by.id = undone.compensated_by AND by.state = 'succeeded')
+    RETURNING undone.*),
+{told} {answer}
+
+-- name: undone_by_hand
+-- A person has undone what an action could not: that one did nothing.
+WITH {clock}, moved AS (
+    UPDATE settled.actions AS undone SET version = version + 1, previous = state, state = 'compensated', trigger = 'compensated',
+        business_key = NULL, settled_at = clock.now, reason = NULL
+    FROM clock WHERE tenant = %(tenant)s AND id = %(id)s AND state = 'compensation_pending'
+        AND EXISTS (SELECT FROM settled.actions AS tried WHERE tried.tenant = undone.tenant AND tried.id = undone.compensated_by
+            AND tried.state IN ('failed', 'cancelled') AND tried.superseded_by IS NULL)
     RETURNING undone.*),
 {told} {answer}
 
