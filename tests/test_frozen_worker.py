@@ -7,8 +7,12 @@ from typing import Any
 import pytest
 
 import processes
+from acts import Door, both_doors
+from acts import Remote as Counted
 from remote import Remote, actions, busy, late, payment, row, slow, timeline, triggers
-from settled import Ledger, Outcome, State, aperform, perform
+from settled import Ended, Ledger, Outcome, Refused, State, action, aperform, current_action, perform
+from settled.state import ledger as operations
+from settled.state.model import Claim
 
 CALL = {"order_id": "O-1", "amount": 118}
 REMOTES: dict[str, dict[str, Any]] = {
@@ -160,9 +164,9 @@ async def test_a_worker_that_waits_for_its_next_attempt_keeps_its_lease(
 
 def leased_s(ledger: Ledger) -> float:
     """How long the one action's claim reaches, from its beginning; 0 as long as there is none."""
-    for action in actions(ledger):
-        if action.lease_until is not None and action.started_at is not None:
-            return (action.lease_until - action.started_at).total_seconds()
+    for one in actions(ledger):
+        if one.lease_until is not None and one.started_at is not None:
+            return (one.lease_until - one.started_at).total_seconds()
     return 0.0
 
 
@@ -170,3 +174,28 @@ async def called(mode: str, tool: object, ledger: Ledger) -> Outcome:
     if mode == "async":
         return await aperform(tool, CALL, ledger=ledger, thread_id="t")
     return await asyncio.to_thread(perform, tool, CALL, ledger=ledger, thread_id="t")
+
+
+@both_doors
+async def test_taken_over_before_it_sent_it_ends_no_attempts_that_are_left(door: Door, ledger: Ledger) -> None:
+    """It wakes, may not send any more, and finds its action unknown: nothing was done, and the action goes on to its
+    end, instead of failing for good although attempts were left.
+    """
+    far, takeovers = Counted(), []
+
+    @action(
+        risk="non_idempotent_write", remote="dedupes", identity=("order",), query=far.find, timeout=0.5,
+        settle_window=0.5, name="pay",
+    )  # fmt: skip
+    def pay(order: str) -> object:
+        if not takeovers:
+            context = current_action()
+            claim = Claim(context.tenant, context.action_id, 1, "somebody else")
+            takeovers.append(ledger.run(operations.lose(claim, reason="x", settle_window_s=0.5, orphaned=True)))
+            raise Ended(Refused("the lease of this action ended before the request was sent"))
+        return far.do(order=order)
+
+    outcome = await door(pay, ["A-1"], ledger=ledger, wait_s=10)
+    assert takeovers[0] is not None
+    assert (outcome.state, outcome.receipt, len(far.effects)) == (State.SUCCEEDED, "RF-1", 1)
+    assert [event.trigger for event in ledger.timeline(str(outcome.action_id))].count("fail") == 0

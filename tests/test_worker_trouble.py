@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import typer
 from langchain_core.messages import AIMessage, BaseMessage
+from procrastinate.exceptions import ConnectorException
 
 from acts import Clock, Remote, action_of, opened, rows, triggers_of
 from scripted import ScriptedModel
@@ -274,3 +275,22 @@ def test_a_worker_that_was_stopped_is_not_embedded_again(ledger: Ledger) -> None
         pass
     with pytest.raises(ContractError, match="make another one"), worker.embedded():
         pass
+
+
+async def test_a_farewell_that_fails_keeps_no_worker_alive(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asked to end while the queue is away: it cannot be told, and that is no reason to listen to it again."""
+    hearing, listens = Listening(Worker(ledger)), asyncio.Event()
+
+    async def listen() -> None:
+        listens.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            raise ConnectorException("away") from error
+
+    monkeypatch.setattr(hearing, "_listen", listen)
+    task = asyncio.ensure_future(hearing.run())
+    await listens.wait()
+    task.cancel()
+    done, _ = await asyncio.wait({task}, timeout=5)
+    assert (done, task.cancelled()) == ({task}, True)

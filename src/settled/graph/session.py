@@ -350,7 +350,9 @@ def _tenant(host: Host, asked: str | None) -> str:
 
 
 def _name(agent_name: str | None) -> str | None:
-    if agent_name is not None and not (0 < len(agent_name) <= MAX_NAME_CHARS and agent_name.isprintable()):
+    given: object = agent_name
+    is_name = isinstance(given, str) and 0 < len(given) <= MAX_NAME_CHARS and given.isprintable()
+    if given is not None and not is_name:
         raise ContractError(f"agent_name must be 1 to {MAX_NAME_CHARS} printable characters")
     return agent_name
 

@@ -38,15 +38,25 @@ class ChainRunner:
     def __init__(self, ledger: Ledger, chains: Sequence["Chain"]) -> None:
         self._ledger = ledger
         self._faulty: set[str] = set()
+        self._is_draining = False
         self._chains = {chain.name: chain for chain in chains}
         if len(self._chains) < len(chains):
             raise ContractError("two chains have the same name: give one of them another")
+
+    def drain(self) -> None:
+        """Carry on no further run; the one that is under way comes to its end, or to where it waits."""
+        self._is_draining = True
 
     async def arun_once(self) -> int:
         """Carry on what was left alone, a bounded batch; return how many runs have moved."""
         found = await self._ledger.arun(rows.left_alone(list(self._chains), grace_s=GRACE_S, most=BATCH))
         wanted = [one for one in found if one[1] not in self._faulty]
-        return sum([await self._moved(self._chains[name], tenant, chain_id) for tenant, chain_id, name in wanted])
+        moved = 0
+        for tenant, chain_id, name in wanted:
+            if self._is_draining:
+                break
+            moved += await self._moved(self._chains[name], tenant, chain_id)
+        return moved
 
     async def _moved(self, chain: "Chain", tenant: str, chain_id: str) -> bool:
         try:

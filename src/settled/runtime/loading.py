@@ -52,7 +52,7 @@ def chains_of(places: Iterable[str]) -> "list[Chain]":
     if graph is None:
         return []
     held = (one for place in places for one in vars(sys.modules[place.partition(":")[0]]).values())
-    return list({one.name: one for one in held if isinstance(one, graph.Chain)}.values())
+    return list({one.name: one for one in held if issubclass(type(one), graph.Chain)}.values())
 
 
 def imported(name: str) -> object:
@@ -89,7 +89,8 @@ def _those_with_a_contract(found: object) -> "list[ActionTool]":
 
     several = found.values() if isinstance(found, dict) else found
     each = several if isinstance(several, Iterable) and not isinstance(found, ActionTool) else [found]
-    return list({id(one): one for one in each if isinstance(one, ActionTool)}.values())
+    # By its type: what stands in for something else may raise when it is asked what it is.
+    return list({id(one): one for one in each if issubclass(type(one), ActionTool)}.values())
 
 
 def _said(error: BaseException) -> str:

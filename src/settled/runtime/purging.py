@@ -37,10 +37,10 @@ class Retention:
     """How long what is over is kept. None: for ever.
 
     `actions`: since it was settled, and its window is over. A success under a business key is kept for ever: it is what
-    "never twice" rests on; so is what was asked for again later, as long as that is kept. `checkpoints`: since a thread
-    of a session with an `agent_name` was used last. With `decisions`, those of the forgotten actions go as well, and
-    runs of chains with their steps: a call that is repeated by a replay of an old conversation, or the input of an old
-    run, acts anew then; without, it learns that it was settled, and the steps of chains stay.
+    "never twice" rests on. `checkpoints`: since a thread of a session with an `agent_name` was used last. With
+    `decisions`, those of the forgotten actions go as well, and runs of chains with their steps: a call that is repeated
+    by a replay of an old conversation, or the input of an old run, acts anew then; without, it learns that it was
+    settled, and the steps of chains stay.
     """
 
     actions: timedelta | None = None

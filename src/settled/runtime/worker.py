@@ -167,6 +167,8 @@ class Worker:
             self._purge.drain()
         if self._resumer is not None:
             self._resumer.drain()
+        if self._chains is not None:
+            self._chains.drain()
         self._pace.stop()
 
     @contextmanager

@@ -347,6 +347,10 @@ def _back_off(call: Call, action: Action, claim: Claim, refused: Refused) -> Ste
             now = yield from load(claim)
             sent_twice = now.fencing_token == claim.token and now.attempt == action.attempt + 1
             moved = now if sent_twice and now.state is State.RUNNING else None
+            if (
+                now.state is State.UNKNOWN
+            ):  # it was taken over; that this attempt did nothing ends no attempts that are left
+                return (yield from _rejoin(call, now))
         if moved is not None:
             if (yield from sleep(delay_s)) is None:
                 return moved

@@ -20,11 +20,9 @@ kept_ids AS MATERIALIZED (
 -- name: _old
 -- The next rows by age, and those of them that may be forgotten. A success under a business key is the only record of "never
 -- twice": it stays. So does an action with a message that is not delivered, one that is a step of a chain, which is told by it,
--- one that has undone another, as long as that is there, and one whose intent began again later: its occurrence would be free, and
--- the next call would begin there instead of meeting the later action.
+-- and one that has undone another, as long as that is there.
 seen AS MATERIALIZED (
-    SELECT tenant, id, thread_id, planned_at, settled_at, window_until, state, business_key, compensates, intent, occurrence
-    FROM settled.actions, clock
+    SELECT tenant, id, thread_id, planned_at, settled_at, window_until, state, business_key, compensates FROM settled.actions, clock
     WHERE planned_at > %(after)s AND planned_at < clock.now - %(older_than)s::interval
     ORDER BY planned_at FETCH FIRST (%(most)s::integer) ROWS WITH TIES),
 old AS MATERIALIZED (
@@ -36,9 +34,7 @@ old AS MATERIALIZED (
         AND NOT EXISTS (SELECT FROM kept_ids WHERE kept_ids.tenant = seen.tenant AND kept_ids.id = seen.id)
         AND NOT EXISTS (SELECT FROM settled.outbox WHERE outbox.tenant = seen.tenant AND outbox.action_id = seen.id AND delivered_at IS NULL)
         AND NOT EXISTS (SELECT FROM settled.chain_steps AS step WHERE step.tenant = seen.tenant AND step.action_id = seen.id)
-        AND NOT EXISTS (SELECT FROM settled.actions AS undone WHERE undone.tenant = seen.tenant AND undone.id = seen.compensates)
-        AND NOT EXISTS (SELECT FROM settled.actions AS later
-            WHERE later.intent = seen.intent AND later.occurrence > seen.occurrence AND later.tenant = seen.tenant))
+        AND NOT EXISTS (SELECT FROM settled.actions AS undone WHERE undone.tenant = seen.tenant AND undone.id = seen.compensates))
 
 -- name: count_old
 -- How many of the next rows would be forgotten, and how far they reach.
@@ -46,7 +42,7 @@ WITH {clock}, {open}, {old}
 SELECT (SELECT count(*) FROM seen), (SELECT max(planned_at) FROM seen), (SELECT count(*) FROM old)
 
 -- name: forget_old
--- Forget those of the next rows that may be forgotten. What they have taken of a budget stays: it counts for as long as the
+-- Forget those of the next rows that may be forgotten; that their occurrences are used stays known. What they have taken of a budget stays: it counts for as long as the
 -- budget's window says. Their decisions stay too, unless that is asked for: by them a late repeat learns that it was settled.
 WITH {clock}, {open}, {old},
 locked AS MATERIALIZED (
@@ -55,7 +51,10 @@ locked AS MATERIALIZED (
             AND state IN ('succeeded', 'failed', 'cancelled', 'compensated') FOR UPDATE SKIP LOCKED) AS actions),
 gone AS (
     DELETE FROM settled.actions USING locked WHERE actions.tenant = locked.tenant AND actions.id = locked.id
-    RETURNING actions.tenant, actions.id, actions.settled_at),
+    RETURNING actions.tenant, actions.id, actions.settled_at, actions.intent, actions.occurrence),
+used AS (
+    INSERT INTO settled.spent AS known (tenant, intent, occurrence) SELECT tenant, intent, max(occurrence) FROM gone GROUP BY tenant, intent
+    ON CONFLICT (intent, tenant) DO UPDATE SET occurrence = greatest(known.occurrence, excluded.occurrence)),
 events AS (DELETE FROM settled.events USING gone WHERE events.tenant = gone.tenant AND action_id = gone.id),
 watches AS (DELETE FROM settled.watched USING gone WHERE watched.tenant = gone.tenant AND action_id = gone.id),
 tickets AS (DELETE FROM settled.approvals USING gone WHERE approvals.tenant = gone.tenant AND action_id = gone.id),
