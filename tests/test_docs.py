@@ -42,9 +42,9 @@ def test_the_contract_page(shop: Shop, capsys: pytest.CaptureFixture[str]) -> No
 def test_the_page_on_moving_an_agent(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     """The agent before and after; the one after has its receipt although the reply is lost."""
     shop.loses = True
-    model = ScriptedModel(script=once(call("refund", order_id="A-1001", amount=25)))
+    model = ScriptedModel(script=once(call("refund", order_id="A-5005", amount=25)))
     said = printed("moving.md", shop, capsys, model=model)
-    assert said == ["The request “refund (order_id A-1001)” was carried out. Receipt: RF-1."]
+    assert said == ["The request “refund (order_id A-5005)” was carried out. Receipt: RF-1."]
     assert (shop.posts, len(shop.refunds)) == (1, 1)
 
 

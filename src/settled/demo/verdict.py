@@ -82,7 +82,7 @@ def _by_way(story: Story) -> Iterator[Text]:
     """Say of many actions how many went which way, and what the workers and the service saw of it."""
     ways = Counter((action.state, _way(action, events)) for action, events in story.actions)
     for (state, way), count in ways.most_common():
-        yield Text.assemble(f"{count} actions: ", state_text(state), text(f", {way}"))
+        yield Text.assemble(f"{count} action{'s' if count > 1 else ''}: ", state_text(state), text(f", {way}"))
     seen = Counter(seen["outcome"] for seen in story.requests if seen["method"] == "POST")
     yield text("the service: " + ", ".join(f"{count} × {outcome}" for outcome, count in seen.most_common()))
     late = sum(event.trigger == "late" for _, events in story.actions for event in events)

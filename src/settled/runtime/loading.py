@@ -4,7 +4,7 @@ import importlib
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -90,7 +90,8 @@ def _those_with_a_contract(found: object) -> "list[ActionTool]":
     several = found.values() if isinstance(found, dict) else found
     each = several if isinstance(several, Iterable) and not isinstance(found, ActionTool) else [found]
     # By its type: what stands in for something else may raise when it is asked what it is.
-    return list({id(one): one for one in each if issubclass(type(one), ActionTool)}.values())
+    held: list[Any] = [one for one in each if issubclass(type(one), ActionTool)]
+    return list({id(one): one for one in held}.values())
 
 
 def _said(error: BaseException) -> str:

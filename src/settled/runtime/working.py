@@ -80,7 +80,9 @@ def worker(
     once: Annotated[bool, typer.Option("--once", help="Do one round, print what was done, and end.")] = False,
     purge_after: Annotated[str | None, typer.Option(help="Purge what was settled so long ago, as 30d.")] = None,
     checkpoints_after: Annotated[str | None, typer.Option(help="Purge threads that nobody used for so long.")] = None,
-    health_port: Annotated[int | None, typer.Option(min=0, max=65535, help="Answer /live and /ready here.")] = None,
+    health_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Answer /live, /ready and /metrics here.")
+    ] = None,
     health_host: Annotated[str, typer.Option(help="… at this address.")] = "127.0.0.1",
     log_json: LogJson = False,
     as_json: Json = False,

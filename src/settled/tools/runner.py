@@ -330,9 +330,10 @@ class Runner:
             return outcome_of_return(self.contract, body.result())
         if is_control_flow(error):
             raise error
-        if not isinstance(error, Ended | InvalidArguments):
+        outcome = outcome_of_raise(error, context)
+        if isinstance(outcome, Unknown) and not isinstance(error, Ended):
             _report(self.contract.name, error, context)
-        return outcome_of_raise(error, context)
+        return outcome
 
     def _came_late(self, action: Action, claim: Claim, body: "Future[Any]", context: ActionContext) -> None:
         """Record a reply after the timeout, in the thread that brought it."""

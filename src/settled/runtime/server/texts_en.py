@@ -98,7 +98,8 @@ TEXTS = {
     "note_optional": "Note (optional)",
     "message": "Message (it is told to the assistant and the user)",
     "approve_follows": (
-        "It may be run once, with these arguments and no others. Whoever continues its conversation runs it."
+        "It may be run once, with these arguments and no others. Whoever continues its conversation runs it, or a "
+        "worker that has its tool."
     ),
     "reject_follows": "It ends here: nothing is sent. This is final; the same request gets the same answer.",
     "edit_follows": (
@@ -221,7 +222,7 @@ TEXTS = {
     "what_compensate": "to be undone",
     "what_compensated": "undone",
     # what was done
-    "said_approved": "Approved. It runs when its conversation goes on.",
+    "said_approved": "Approved. It runs when its conversation goes on, or a worker has its tool.",
     "said_rejected": "Rejected. Nothing is sent.",
     "said_edited": "Changed. This action has taken the place of the one before.",
     "said_resolved": "Recorded, on your word.",
