@@ -9,7 +9,8 @@ import pytest
 from pydantic import AliasChoices, BaseModel, Field
 
 from acts import Door, Remote, both_doors, count
-from settled import Code, ContractError, Ledger, Outcome, action
+from settled import Code, ContractError, InvalidArguments, Ledger, Outcome, action
+from settled.state import ledger as operations
 from settled.tools.contract import ActionTool
 
 
@@ -199,3 +200,12 @@ async def test_a_body_may_say_invalid(door: Door, ledger: Ledger) -> None:
     assert "amount" in refused.message
     assert "at most 100" in refused.message
     assert (await door(pay, ["A", 100], ledger=ledger)).receipt == "R-1"
+
+
+@pytest.mark.parametrize("name", ["act-\ud800", "act-\x00"], ids=["half of a pair", "NUL"])
+async def test_a_name_that_no_row_can_hold_is_refused_by_its_rule(name: str, ledger: Ledger) -> None:
+    """An id from a URL or a message may be anything; what Postgres cannot read is no fault of the ledger's."""
+    with pytest.raises(InvalidArguments, match="text: has a character that cannot be stored"):
+        ledger.action(name)
+    with pytest.raises(InvalidArguments, match="text: has a character that cannot be stored"):
+        await ledger.arun(operations.load("default", name))

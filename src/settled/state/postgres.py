@@ -20,7 +20,14 @@ from psycopg.rows import TupleRow
 from psycopg_pool import PoolTimeout
 
 from settled.state import statements
-from settled.state.errors import ContractError, DuplicateAction, IllegalTransition, LedgerFault, LedgerUnavailable
+from settled.state.errors import (
+    ContractError,
+    DuplicateAction,
+    IllegalTransition,
+    InvalidArguments,
+    LedgerFault,
+    LedgerUnavailable,
+)
 from settled.state.ledger import Query
 from settled.state.pools import Pools
 from settled.state.statements import Statement
@@ -85,6 +92,8 @@ class Database:
             try:
                 with self.pools.threads().connection(timeout=timeout_s) as connection:
                     return query.decode(self._execute(connection, query))
+            except UnicodeEncodeError as error:
+                raise unstorable() from error
             except psycopg.Error as error:
                 time.sleep(self._wait_or_raise(tries, error))
         raise AssertionError("unreachable: the tries end by raising")
@@ -96,6 +105,8 @@ class Database:
             try:
                 async with (await self.pools.loop()).connection(timeout=timeout_s) as connection:
                     return query.decode(await self._aexecute(connection, query))
+            except UnicodeEncodeError as error:
+                raise unstorable() from error
             except psycopg.Error as error:
                 await asyncio.sleep(self._wait_or_raise(tries, error))
         raise AssertionError("unreachable: the tries end by raising")
@@ -194,8 +205,15 @@ def unavailable(patience_s: float) -> LedgerUnavailable:
     return LedgerUnavailable(f"Postgres did not answer within {patience_s:g} s")
 
 
+def unstorable() -> InvalidArguments:
+    """Return the error for a name or a text that no row can hold."""
+    return InvalidArguments("text", "has a character that cannot be stored: NUL, or half of a pair")
+
+
 def translated(error: psycopg.Error) -> Exception:
     """Return the library's error for one that trying again cannot cure."""
+    if error.sqlstate is None and isinstance(error, psycopg.DataError):  # refused before it was sent
+        return unstorable()
     if error.sqlstate == _REFUSED_BY_GUARD:
         return IllegalTransition(str(error.diag.message_primary))
     if error.sqlstate == "23505":
