@@ -31,6 +31,7 @@ check: $(VENV)/.dev ## lint, format, types, import rules, tidiness
 	@$(RUN)/ruff check --quiet
 	@$(RUN)/ruff format --check --quiet
 	@$(RUN)/mypy --no-error-summary
+	@$(RUN)/python scripts/pages.py
 	@said=$$($(RUN)/lint-imports --no-logo 2>&1) || { echo "$$said"; exit 1; }
 	@$(RUN)/python scripts/tidy.py
 

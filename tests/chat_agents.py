@@ -15,6 +15,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
+from processes import freeze_here
 from scripted import Remote, call, calling
 from settled import Absent, Found, action, always, current_action
 
@@ -76,7 +77,7 @@ def tools(remote: Remote, trouble: str | None, slow_s: float, *, may_go_on: thre
     def effect(**detail: Any) -> dict[str, Any]:
         done = remote.act(current_action().idempotency_key, **detail)
         if trouble is not None and remote.count() == 1:
-            os.kill(os.getpid(), signal.SIGSTOP if trouble == "freeze" else signal.SIGKILL)
+            freeze_here() if trouble == "freeze" else os.kill(os.getpid(), signal.SIGKILL)
         return done
 
     declared: dict[str, Any] = {"remote": "dedupes", "query": find, "timeout": 5.0, "settle_window": 5.0}

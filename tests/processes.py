@@ -20,6 +20,13 @@ HERE = Path(__file__).parent
 SOURCE = HERE.parent / "src"
 
 
+def freeze_here() -> None:
+    """Stop this process by SIGSTOP before the calling thread does anything more: a signal to the process as a whole
+    may be taken by another thread while this one goes on.
+    """
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
+
+
 class Child:
     """One child process. `pid` is real: freeze it, kill it; `status` is its exit code, negative for a signal."""
 

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from consumers import SECRET, emitting
+from processes import freeze_here
 from settled import Ledger, World, perform
 from settled.tools import dispatching as rules
 from settled.tools.delivery import Delivery
@@ -38,7 +39,7 @@ def dispatch(
         if len(instants) - 1 == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
         if freeze_at is not None and instants[-1] == list(freeze_at) and instants.count(instants[-1]) == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            freeze_here()
 
     def die(delivery: Delivery) -> None:
         os.kill(os.getpid(), signal.SIGKILL)

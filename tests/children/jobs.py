@@ -9,7 +9,7 @@ from typing import Any
 import anyio._backends._asyncio  # noqa: F401 - these two would be imported by the first request of each child
 import httpcore2  # noqa: F401
 
-from processes import at_once
+from processes import at_once, freeze_here
 from remote import payment
 from settled import ActionTool, Ledger, Outcome, aperform, perform
 from settled.tools.effects import Effect
@@ -45,17 +45,13 @@ def act(
         if len(instants) - 1 == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
         if stop_at is not None and instants.count(list(stop_at)) == 1 and instants[-1] == list(stop_at):
-            os.kill(os.getpid(), signal.SIGSTOP)
+            freeze_here()
 
     tool = payment(
-        remote_url, asynchronous=mode == "async", before=_freeze if stop_in_body else None, **(contract or {})
+        remote_url, asynchronous=mode == "async", before=freeze_here if stop_in_body else None, **(contract or {})
     )
     outcome = _call(mode, database_url, tool, thread_id, arguments, World(watch=watch))
     return {**told(outcome), "instants": instants}
-
-
-def _freeze() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _call(

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from processes import freeze_here
 from scripted import Remote
 from settled import Approve, Ledger, Session, open_checkpointer, over
 from talks import CALLS, OURS, agent_of, say
@@ -33,7 +34,7 @@ def talk(*, database_url: str, kind: str, die_in: str, text: str = "please", mes
                 time.sleep(0.3)  # the results of the other two are saved by then
                 die()
             if die_in == "freeze" and n == 0:
-                os.kill(os.getpid(), signal.SIGSTOP)
+                freeze_here()
 
         _dying(saver, die_in, acted)
         say(agent_of(kind, ledger, saver, during), ledger, kind, text, message_id)

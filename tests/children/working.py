@@ -11,6 +11,7 @@ from typing import Any
 import talking
 
 import scripted
+from processes import freeze_here
 from remote import payment
 from settled import Ledger, Session, open_checkpointer
 from settled.runtime.jobs import set_up
@@ -43,7 +44,7 @@ def work(
         if len(instants) - 1 == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
         if stop_at is not None and instants[-1] == tuple(stop_at) and instants.count(instants[-1]) == 1:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            freeze_here()
 
     def clock() -> datetime:
         return datetime.now(UTC) + timedelta(seconds=ahead_s)
