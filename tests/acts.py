@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -35,7 +36,12 @@ async def through_async(tool: object, arguments: Arguments, **options: Any) -> O
     return await aperform(tool, arguments, **options)
 
 
-both_doors = pytest.mark.parametrize("door", [through_sync, through_async], ids=["sync", "async"])
+IDS = ["sync", "async"]
+_in_depth = partial(pytest.param, marks=pytest.mark.deep)
+both_doors = pytest.mark.parametrize("door", [through_sync, through_async], ids=IDS)
+mainly_sync = pytest.mark.parametrize("door", [through_sync, _in_depth(through_async)], ids=IDS)
+mainly_async = pytest.mark.parametrize("door", [_in_depth(through_sync), through_async], ids=IDS)
+"""Where a test takes seconds: the other door in `make test-deep`."""
 
 
 @dataclass

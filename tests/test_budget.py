@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 import processes
-from acts import Clock, Door, Remote, both_doors, opened, rows, through_async, through_sync, triggers_of
+from acts import Clock, Door, Remote, both_doors, mainly_sync, opened, rows, through_sync, triggers_of
 from remote import Remote as HttpRemote
 from remote import busy, payment
 from settled import (
@@ -46,9 +46,6 @@ from settled import (
 )
 from settled.tools.messages import status
 
-a_door = pytest.mark.parametrize(
-    "door", [through_sync, pytest.param(through_async, marks=pytest.mark.deep)], ids=["sync", "async"]
-)
 DAY_S = 86_400.0
 COOL_DOWN_S = 30.0
 """The deadline of a contract that names none."""
@@ -114,7 +111,7 @@ async def test_the_call_that_would_exceed_a_count_is_not_sent(door: Door, frozen
     assert status(ends[2].code) == "error"
 
 
-@a_door
+@mainly_sync
 @pytest.mark.parametrize(
     ("language", "numbers", "fact"),
     [
@@ -139,7 +136,7 @@ async def test_the_answer_says_how_much_is_used_and_how_much_it_would_take(
     assert (ends[0].replayed, ends[1].replayed) == (False, True)
 
 
-@a_door
+@mainly_sync
 async def test_amounts_are_summed_as_written(door: Door, frozen: Ledger, database_url: str) -> None:
     """Ten times 0.1 fill a budget of 1, and not one thousandth more; what still fits is let in after a refusal."""
     tool = refund(Remote(), Budget(1, of="amount"))
@@ -184,7 +181,7 @@ async def test_a_budget_is_shared_by_its_thread_user_or_tenant(door: Door, per: 
     assert (await door(tool, ["D"], ledger=frozen, tenant="other", **WHO["same"])).code == Code.BUDGET_EXCEEDED
 
 
-@a_door
+@mainly_sync
 async def test_calls_without_a_requester_are_those_of_one_user(door: Door, frozen: Ledger) -> None:
     """Leaving the name out opens no new budget; nor is nobody the user called None."""
     tool = refund(Remote(), Budget(1, per="user"))
@@ -195,7 +192,7 @@ async def test_calls_without_a_requester_are_those_of_one_user(door: Door, froze
     assert [o.code for o in ends] == [Code.SUCCEEDED, Code.BUDGET_EXCEEDED, Code.SUCCEEDED]
 
 
-@a_door
+@mainly_sync
 async def test_tools_share_a_budget_by_its_name_alone(door: Door, frozen: Ledger) -> None:
     """Without a name each tool has its own; with one, whatever the argument is called that is counted."""
     remote = Remote()
@@ -248,7 +245,7 @@ def test_a_limit_that_is_no_number_is_refused(limit: Any) -> None:
     assert [Budget(good).limit for good in (0, Decimal("123456789.123456789"))] == [0, Decimal("123456789.123456789")]
 
 
-@a_door
+@mainly_sync
 async def test_a_budget_for_ever(door: Door, frozen: Ledger, clock: Clock) -> None:
     """The longest window that can be written down is a window, and no fault in the ledger."""
     tool = refund(Remote(), Budget(1, window=timedelta.max))
@@ -257,7 +254,7 @@ async def test_a_budget_for_ever(door: Door, frozen: Ledger, clock: Clock) -> No
     assert (await door(tool, ["B"], ledger=frozen)).code == Code.BUDGET_EXCEEDED
 
 
-@a_door
+@mainly_sync
 async def test_it_counts_for_who_asked_and_not_for_who_carries_it_on(door: Door, frozen: Ledger) -> None:
     """Ann's request is approved, and a colleague's turn in the same conversation runs it: Ann's budget is used up."""
     tool = refund(Remote(), Budget(100, of="amount", per="user"), approval=over("amount", 50))
@@ -269,7 +266,7 @@ async def test_it_counts_for_who_asked_and_not_for_who_carries_it_on(door: Door,
     assert [o.code for o in ends] == [Code.BUDGET_EXCEEDED, Code.SUCCEEDED]
 
 
-@a_door
+@mainly_sync
 async def test_an_edited_request_is_judged_by_what_it_is_now(door: Door, frozen: Ledger, database_url: str) -> None:
     """A person lowers or raises what was asked for: the changed amount is what is taken, or what has no room."""
     remote = Remote()
@@ -290,7 +287,7 @@ async def test_an_edited_request_is_judged_by_what_it_is_now(door: Door, frozen:
     assert ([e["amount"] for e in remote.effects], taken(database_url)) == ([40, 60], 100)
 
 
-@a_door
+@mainly_sync
 async def test_the_window_slides(door: Door, frozen: Ledger, clock: Clock) -> None:
     """60 at noon and 40 an hour later: on the next day the 60 come free at noon, and the 40 an hour later."""
     tool = refund(Remote(), Budget(100, of="amount", window=timedelta(days=1)))
@@ -308,7 +305,7 @@ async def test_the_window_slides(door: Door, frozen: Ledger, clock: Clock) -> No
     assert await at(DAY_S + 3600, 40) == Code.SUCCEEDED
 
 
-@a_door
+@mainly_sync
 async def test_two_windows_over_the_same_amount(door: Door, frozen: Ledger, clock: Clock) -> None:
     """At most 100 a day and 150 in ten days: the tighter one decides, and a claim is counted once."""
     day, ten_days = (Budget(most, of="amount", window=timedelta(days=days)) for most, days in ((100, 1), (150, 10)))
@@ -415,7 +412,7 @@ async def test_it_is_kept_while_unknown_and_given_back_when_it_did_not_happen(
     assert (await door(tool, ["C", 100], ledger=frozen)).code == Code.SUCCEEDED
 
 
-@a_door
+@mainly_sync
 async def test_what_is_unknown_counts_however_old_it_is_and_from_its_settling_on(
     door: Door, frozen: Ledger, clock: Clock
 ) -> None:
@@ -434,7 +431,7 @@ async def test_what_is_unknown_counts_however_old_it_is_and_from_its_settling_on
     assert (await door(tool, ["D", 100], ledger=frozen)).code == Code.SUCCEEDED
 
 
-@a_door
+@mainly_sync
 async def test_it_stays_taken_when_a_person_says_that_it_happened(
     door: Door, frozen: Ledger, database_url: str
 ) -> None:
@@ -447,7 +444,7 @@ async def test_it_stays_taken_when_a_person_says_that_it_happened(
     assert (await door(tool, ["B", 1], ledger=frozen)).code == Code.BUDGET_EXCEEDED
 
 
-@a_door
+@mainly_sync
 async def test_a_no_of_the_business_gives_it_back(door: Door, frozen: Ledger, database_url: str) -> None:
     """Rejected is not done: the same budget has room for the next."""
     tool = refund(Remote(), Budget(1), ends={"A": Rejected("refunded before")})
@@ -495,7 +492,7 @@ async def test_a_resend_under_the_same_key_takes_nothing_more(
     ]
 
 
-@a_door
+@mainly_sync
 async def test_replays_and_duplicates_take_nothing(door: Door, frozen: Ledger, database_url: str) -> None:
     """The same decision, the same intent, a conflict: what stands in the ledger is answered, and counted once."""
     remote = Remote()
@@ -508,7 +505,7 @@ async def test_replays_and_duplicates_take_nothing(door: Door, frozen: Ledger, d
     assert [(await door(tool, [o], ledger=frozen)).code for o in "BC"] == [Code.SUCCEEDED, Code.BUDGET_EXCEEDED]
 
 
-@a_door
+@mainly_sync
 async def test_it_is_replayed_until_it_has_cooled_and_then_asked_anew(door: Door, frozen: Ledger, clock: Clock) -> None:
     """A model that calls again at once hears the same; half a minute later room is looked for again."""
     remote = Remote()
@@ -526,7 +523,7 @@ async def test_it_is_replayed_until_it_has_cooled_and_then_asked_anew(door: Door
     assert [e["order"] for e in remote.effects] == ["A", "B"]
 
 
-@a_door
+@mainly_sync
 async def test_a_changed_call_is_another_call(door: Door, frozen: Ledger) -> None:
     """Less of it may fit: what was stopped did nothing, so a smaller amount is no conflict with it."""
     tool = refund(Remote(), Budget(100, of="amount"))
@@ -559,7 +556,7 @@ async def test_what_waits_for_a_person_takes_nothing_and_may_find_no_room(
     assert [e["order"] for e in remote.effects] == ["B"]
 
 
-@a_door
+@mainly_sync
 async def test_an_approved_one_with_room_takes_its_part_once(door: Door, frozen: Ledger, database_url: str) -> None:
     """Reserved by the claim that spends the ticket."""
     tool = refund(Remote(), Budget(150, of="amount"), approval=over("amount", 100))
@@ -571,7 +568,7 @@ async def test_an_approved_one_with_room_takes_its_part_once(door: Door, frozen:
     assert taken(database_url) == 120
 
 
-@a_door
+@mainly_sync
 async def test_an_amount_below_nothing_is_a_bad_call(door: Door, frozen: Ledger, database_url: str) -> None:
     """A negative amount would make room for others: the field and the rule are named, nothing is written."""
     remote = Remote()
@@ -583,7 +580,7 @@ async def test_an_amount_below_nothing_is_a_bad_call(door: Door, frozen: Ledger,
     assert rows(database_url, "SELECT count(*) AS n FROM settled.actions")[0]["n"] == 0
 
 
-@a_door
+@mainly_sync
 async def test_no_amount_counts_as_nothing(door: Door, frozen: Ledger, database_url: str) -> None:
     """None is a value of an optional amount; the call is made even when the budget is full."""
     tool = refund(Remote(), Budget(100, of="amount"))
@@ -593,7 +590,7 @@ async def test_no_amount_counts_as_nothing(door: Door, frozen: Ledger, database_
     assert taken(database_url) == 100
 
 
-@a_door
+@mainly_sync
 async def test_an_amount_that_cannot_be_counted_is_a_bad_call(door: Door, frozen: Ledger) -> None:
     """Whatever text stands in its place: an answer that names the field, no exception, and nothing sent."""
     sent: list[str] = []
@@ -608,7 +605,7 @@ async def test_an_amount_that_cannot_be_counted_is_a_bad_call(door: Door, frozen
     assert (await door(pay, ["10.0"], ledger=frozen)).code == Code.SUCCEEDED
 
 
-@a_door
+@mainly_sync
 async def test_of_two_budgets_all_are_taken_or_none(door: Door, frozen: Ledger, database_url: str) -> None:
     """The second one is full: nothing is taken of the first either."""
     remote = Remote()

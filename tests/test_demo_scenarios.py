@@ -154,8 +154,9 @@ def test_a_model_that_is_not_there_is_said_in_one_line(database_url: str) -> Non
 
 @pytest.mark.parametrize(
     ("name", "processes", "after_s"),
-    [("two-approvers", 4, 0.1), pytest.param("retry-after", 2, 1, marks=pytest.mark.deep)],
+    [("two-approvers", 4, 0.1), ("retry-after", 2, 1)],
 )
+@pytest.mark.deep
 def test_no_process_is_left_when_the_demo_is_killed(
     database_url: str, name: str, processes: int, after_s: float
 ) -> None:

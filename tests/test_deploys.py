@@ -13,7 +13,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 
 import processes
-from acts import Door, both_doors, rows, states
+from acts import Door, both_doors, rows, states, through_async, through_sync
 from scripted import Remote, ScriptedModel, call, once
 from settled import (
     Absent,
@@ -97,7 +97,15 @@ def renamed_tool(remote: Remote, identity: str) -> ActionTool:
 
 
 Version = Callable[[Remote, str], ActionTool]
-both_identities = pytest.mark.parametrize("identity", IDENTITIES)
+any_two = pytest.mark.parametrize(
+    ("identity", "door"),
+    [
+        pytest.param("all", through_sync, id="all-sync"),
+        pytest.param("order", through_async, id="order-async"),
+        pytest.param("all", through_async, id="all-async", marks=pytest.mark.deep),
+        pytest.param("order", through_sync, id="order-sync", marks=pytest.mark.deep),
+    ],
+)
 
 
 def die_in(url: str, how: str, identity: str) -> None:
@@ -186,8 +194,7 @@ def test_an_agent_whose_old_call_can_no_longer_be_read_tells_what_is_known(
     assert len(states(database_url)) == 1
 
 
-@both_identities
-@both_doors
+@any_two
 async def test_a_decision_outlives_a_new_optional_argument(
     door: Door, ledger: Ledger, database_url: str, identity: str
 ) -> None:
@@ -213,8 +220,7 @@ async def test_a_renamed_argument_meets_the_intent_and_sends_nothing(
     assert (Remote(database_url).count(), len(states(database_url))) == (1, 1)
 
 
-@both_identities
-@both_doors
+@any_two
 async def test_a_fork_with_other_arguments_is_still_another_decision(
     door: Door, ledger: Ledger, database_url: str, identity: str
 ) -> None:

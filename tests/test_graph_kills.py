@@ -109,11 +109,14 @@ async def arun_and_die(url: str, durability: str, how: str, point: object) -> No
 @pytest.mark.parametrize(
     ("how", "durability"),
     [
-        *(("sync", "sync"), ("sync", "async"), ("sync", "exit")),
-        *(("async", "async"), ("async", "exit"), ("lost reply", "exit")),
-        pytest.param("async", "sync", marks=pytest.mark.deep),
-        pytest.param("lost reply", "sync", marks=pytest.mark.deep),
-        pytest.param("lost reply", "async", marks=pytest.mark.deep),
+        *(("sync", "sync"), ("async", "async"), ("lost reply", "exit")),
+        *(
+            pytest.param(*case, marks=pytest.mark.deep)
+            for case in [
+                *(("sync", "async"), ("sync", "exit"), ("async", "sync")),
+                *(("async", "exit"), ("lost reply", "sync"), ("lost reply", "async")),
+            ]
+        ),
     ],
 )
 def test_a_kill_at_any_effect_leaves_one_effect_and_a_complete_history(

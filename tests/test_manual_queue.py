@@ -18,10 +18,10 @@ from acts import (
     action_of,
     both_doors,
     events_of,
+    mainly_sync,
     opened,
     rows,
     through_async,
-    through_sync,
     triggers_of,
 )
 from settled import (
@@ -63,9 +63,6 @@ from settled.tools.effects import Ask, Effect
 from settled.tools.runner import REAL
 from settled.tools.standing import claim_of
 
-a_door = pytest.mark.parametrize(
-    "door", [through_sync, pytest.param(through_async, marks=pytest.mark.deep)], ids=["sync", "async"]
-)
 SECRET_KEY = Fernet.generate_key().decode()
 WINDOW_S = 15.0
 COOL_DOWN_S = 30.0
@@ -164,7 +161,7 @@ def the_case(ledger: Ledger) -> ManualCase:
 # What a person is shown
 
 
-@a_door
+@mainly_sync
 async def test_a_case_says_why_nobody_else_can_tell(door: Door, frozen: Ledger, clock: Clock) -> None:
     """A remote side that cannot be asked: the reason, the arguments with the secret sealed, and how long it waits."""
     far = Far(clock)
@@ -181,7 +178,7 @@ async def test_a_case_says_why_nobody_else_can_tell(door: Door, frozen: Ledger, 
     assert CARD not in str(rows(frozen.url, "SELECT arguments::text FROM settled.actions"))
 
 
-@a_door
+@mainly_sync
 async def test_a_case_holds_each_answer_of_the_remote_side(door: Door, frozen: Ledger, clock: Clock) -> None:
     """All that was asked, in order, and the last of it as the reason."""
     answers = iter([Absent(), Inconclusive("the index is down")])
@@ -197,7 +194,7 @@ async def test_a_case_holds_each_answer_of_the_remote_side(door: Door, frozen: L
     assert case.reason == "the remote side could not tell: two of them look alike"
 
 
-@a_door
+@mainly_sync
 async def test_a_case_shows_both_versions_and_hides_the_secret_in_both(
     door: Door, frozen: Ledger, clock: Clock
 ) -> None:
@@ -214,7 +211,7 @@ async def test_a_case_shows_both_versions_and_hides_the_secret_in_both(
     assert "5500-0000" not in everything
 
 
-@a_door
+@mainly_sync
 async def test_a_case_shows_both_fingerprints(door: Door, frozen: Ledger, clock: Clock) -> None:
     """Something else under the key, of which no more is known than that."""
     other = "sha256:" + "ab" * 32
@@ -286,7 +283,7 @@ async def test_happened_settles_it_with_the_receipt_and_who_said_so(door: Door, 
     assert len(far.remote.effects) == 1
 
 
-@a_door
+@mainly_sync
 async def test_happened_takes_a_result_or_no_receipt(door: Door, frozen: Ledger, clock: Clock) -> None:
     """What the tool would have returned, where the person has it; a remote side without references has none."""
     far = Far(clock)
@@ -323,7 +320,7 @@ async def test_did_not_happen_closes_it_and_a_later_call_is_a_new_one(door: Door
     assert len(set(far.remote.keys)) == 2
 
 
-@a_door
+@mainly_sync
 async def test_did_not_happen_is_refused_while_it_may_still_take_effect(
     door: Door, frozen: Ledger, clock: Clock
 ) -> None:
@@ -354,7 +351,7 @@ async def test_ask_again_sends_it_back_to_whoever_asks(door: Door, frozen: Ledge
     assert len(far.remote.effects) == 1
 
 
-@a_door
+@mainly_sync
 async def test_ask_again_in_vain_is_a_case_again(door: Door, frozen: Ledger, clock: Clock) -> None:
     """With the newest reason, all the answers, and its age from now on; a remote side that cannot be asked as well."""
     answers: list[object] = [Inconclusive("the index is down")]
@@ -376,7 +373,7 @@ async def test_ask_again_in_vain_is_a_case_again(door: Door, frozen: Ledger, clo
     assert (second.reason, second.age.total_seconds()) == ("the remote side cannot be asked", 0)
 
 
-@a_door
+@mainly_sync
 async def test_ask_again_twice_is_once(door: Door, frozen: Ledger, clock: Clock) -> None:
     """Two people send it back: no error, and one line in the timeline."""
     end = await Far(clock, lambda _: Inconclusive("the index is down")).call(door, frozen)
@@ -385,7 +382,7 @@ async def test_ask_again_twice_is_once(door: Door, frozen: Ledger, clock: Clock)
     assert triggers_of(frozen, end).count("ask_again") == 1
 
 
-@a_door
+@mainly_sync
 async def test_the_same_word_twice_is_once(door: Door, frozen: Ledger, clock: Clock) -> None:
     """A double click hears no error, and another word hears that it comes too late."""
     far = Far(clock)
@@ -400,7 +397,7 @@ async def test_the_same_word_twice_is_once(door: Door, frozen: Ledger, clock: Cl
             await resolve(door, frozen, end, word)
 
 
-@a_door
+@mainly_sync
 async def test_a_word_about_something_else_is_refused(door: Door, frozen: Ledger, clock: Clock) -> None:
     """The fingerprint that a person was shown is not the action's: nothing moves, whatever is said."""
     end = await Far(clock).call(door, frozen)
@@ -482,7 +479,7 @@ def test_of_two_words_at_once_one_stands(database_url: str, clock: Clock) -> Non
             assert len([t for t in triggers_of(one, end) if t in ("find", "fail")]) == 1
 
 
-@a_door
+@mainly_sync
 async def test_a_word_frees_the_business_key_or_keeps_it(door: Door, frozen: Ledger, clock: Clock) -> None:
     """Another conversation wants the same order paid: it waits while nobody knows, may when it did not happen, and
     hears the receipt when it did.
@@ -503,7 +500,7 @@ async def test_a_word_frees_the_business_key_or_keeps_it(door: Door, frozen: Led
 # What moves meanwhile
 
 
-@a_door
+@mainly_sync
 async def test_a_late_reply_that_was_first_makes_the_word_too_late(door: Door, frozen: Ledger, clock: Clock) -> None:
     """The original attempt answered between the page and the click: its receipt stands, the person hears so."""
     end = await Far(clock).call(door, frozen)
@@ -548,7 +545,7 @@ async def test_a_query_that_finds_it_at_that_moment_makes_the_word_too_late(
     assert {event.actor for event in events_of(frozen, end)} <= {None, "policy"}
 
 
-@a_door
+@mainly_sync
 async def test_a_call_asks_the_remote_side_while_a_person_thinks(door: Door, frozen: Ledger, clock: Clock) -> None:
     """A later call finds it; the person's word comes second."""
     far = Far(clock, lambda _: Inconclusive("the index is down"))
@@ -641,7 +638,7 @@ async def test_what_a_dead_owner_ran_is_for_a_person(door: Door, frozen: Ledger,
     assert far.remote.effects == []
 
 
-@a_door
+@mainly_sync
 async def test_an_owner_that_wakes_at_that_moment_keeps_what_it_runs(door: Door, frozen: Ledger, clock: Clock) -> None:
     """A frozen process renews its lease between the desk's reading and its writing: the statement judges the lease."""
     row = begun(frozen, Far(clock).tool)
@@ -736,7 +733,7 @@ async def test_retry_asks_about_what_is_unknown(door: Door, frozen: Ledger, cloc
     assert (asked.actor, asked.detail) == ("mia", {"note": "it is up again"})
 
 
-@a_door
+@mainly_sync
 @pytest.mark.parametrize(
     ("contract", "code", "sent"),
     [
@@ -760,7 +757,7 @@ async def test_retry_sends_again_only_where_the_contract_allows_it(
     assert set(far.remote.keys) == {end.idempotency_key}
 
 
-@a_door
+@mainly_sync
 async def test_retry_of_what_cannot_be_asked_stays_with_the_person(door: Door, frozen: Ledger, clock: Clock) -> None:
     """Nothing is sent, nothing is asked, and it is still in the queue."""
     far = Far(clock)
@@ -770,7 +767,7 @@ async def test_retry_of_what_cannot_be_asked_stays_with_the_person(door: Door, f
     assert the_case(frozen).action.id == end.action_id
 
 
-@a_door
+@mainly_sync
 async def test_retry_leaves_what_a_live_owner_runs(door: Door, frozen: Ledger, clock: Clock) -> None:
     """In progress while its lease lasts; then it is unknown, and asked about."""
     far = Far(clock, lambda _: Found("R-9", {"receipt": "R-9"}))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import remote as far
-from acts import Door, both_doors, events_of
+from acts import Door, both_doors, events_of, mainly_async
 from settled import Code, Inquiry, Ledger, State, action, http
 
 LOST = {
@@ -136,7 +136,7 @@ async def test_a_reply_that_lands_after_two_queries_said_absent(door: Door, remo
     assert len(answers) >= 2
 
 
-@both_doors
+@mainly_async
 async def test_a_lagging_replica_is_asked_again(door: Door, remote: far.Remote, ledger: Ledger) -> None:
     """A replica that lags says absent first; the effect that is there is found within the window."""
     remote.query_lag_s = 0.7

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from cryptography.fernet import Fernet, InvalidToken
 
-from acts import Door, Remote, action_of, both_doors, opened, rows
+from acts import Door, Remote, action_of, both_doors, mainly_async, mainly_sync, opened, rows
 from settled import Code, ContractError, Inquiry, Ledger, Outcome, Secret, State, action, perform
 from settled.tools.contract import ActionTool
 from settled.tools.effects import Absent, Found
@@ -197,7 +197,7 @@ def lost(remote: Remote, *, known_by: list[Inquiry]) -> ActionTool:
     return charge
 
 
-@both_doors
+@mainly_async
 async def test_after_a_restart_with_another_key_an_open_action_is_asked_about_by_its_key(
     door: Door, database_url: str
 ) -> None:
@@ -215,7 +215,7 @@ async def test_after_a_restart_with_another_key_an_open_action_is_asked_about_by
     is_nowhere(database_url, outcome.message, inquiries)
 
 
-@both_doors
+@mainly_sync
 async def test_a_new_key_beside_the_old_one_reads_what_the_old_one_sealed(door: Door, database_url: str) -> None:
     """ "new,old": the first seals and both open, so that a key can be replaced while actions are open."""
     old, new = (Fernet.generate_key().decode() for _ in range(2))
@@ -285,7 +285,7 @@ def test_the_command_line_shows_no_secret(database_url: str) -> None:
             assert PLAIN not in done.stdout + done.stderr
 
 
-@both_doors
+@mainly_sync
 async def test_a_process_without_the_key_never_says_that_nothing_was_done(door: Door, database_url: str) -> None:
     """It cannot read what was sent, so it asks with what its own call says, and settles nothing as failed."""
     bank: list[str] = []

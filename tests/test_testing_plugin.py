@@ -31,6 +31,16 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_the_pages_tests_pass_and_leave_no_database(folder: Path, server_url: str) -> None:
+    """All but the long ones."""
+    before = databases(server_url)
+    done = run_pytest(folder, "-k", "not killed_anywhere", SETTLED_DATABASE_URL=server_url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed, 2 deselected" in done.stdout
+    assert not {name for name in databases(server_url) - before if name.startswith("settled_test_")}
+
+
+@pytest.mark.deep
 def test_the_page_does_what_it_says(folder: Path, server_url: str) -> None:
     """Its tests pass, the table is the one that is shown, and no database is left behind."""
     before = databases(server_url)
