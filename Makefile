@@ -3,12 +3,12 @@
 # a server of their own and remove it.
 #   make PYTHON=python3.12 …   choose the interpreter (3.11 or later); a .venv of another version is made anew
 #   make VENV=folder …         put the environment elsewhere
-#   make test WORKERS=1        one test at a time (most of a test is waiting, so three suit two cores)
+#   make test WORKERS=1        one test at a time (half of a test is waiting, so five suit two cores)
 PYTHON ?=
 VENV ?= .venv
 PYTEST_ARGS ?=
 NOTEBOOKS_ARGS ?=
-WORKERS ?= 3
+WORKERS ?= 5
 PINS := pyproject.toml constraints.txt scripts/venv.sh
 RUN := $(VENV)/bin
 VERSION = $(shell "$(1)" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)

@@ -69,7 +69,11 @@ def test_the_list_has_every_check_with_its_reason() -> None:
             "raise ValueError('no settings')",
             "Invalid value for MODULE: broken cannot be imported: ValueError: no settings",
         ),
-        ("import sys\nsys.exit(3)", "Invalid value for MODULE: broken cannot be imported: SystemExit: 3"),
+        pytest.param(
+            "import sys\nsys.exit(3)",
+            "Invalid value for MODULE: broken cannot be imported: SystemExit: 3",
+            marks=pytest.mark.deep,
+        ),
         (
             "def x(:",
             "Invalid value for MODULE: broken cannot be imported: SyntaxError: invalid syntax (broken.py, line 1)",

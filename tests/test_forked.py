@@ -115,7 +115,7 @@ def run(script: "subprocess.Popen[str]", **how: str) -> Any:
     return json.loads(script.stdout.readline())
 
 
-@pytest.mark.parametrize("ending", ["os._exit", "the end of the script"])
+@pytest.mark.parametrize("ending", [pytest.param("os._exit", marks=pytest.mark.deep), "the end of the script"])
 @pytest.mark.parametrize("kind", CHILDREN)
 def test_a_forked_child_performs_and_leaves_its_parent_alone(
     script: "subprocess.Popen[str]", database_url: str, kind: str, ending: str

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import processes
-from acts import Door, both_doors
+from acts import Door, mainly_async
 from acts import Remote as Counted
 from remote import Remote, actions, busy, late, payment, row, slow, timeline, triggers
 from settled import Ended, Ledger, Outcome, Refused, State, action, aperform, current_action, perform
@@ -176,7 +176,7 @@ async def called(mode: str, tool: object, ledger: Ledger) -> Outcome:
     return await asyncio.to_thread(perform, tool, CALL, ledger=ledger, thread_id="t")
 
 
-@both_doors
+@mainly_async
 async def test_taken_over_before_it_sent_it_ends_no_attempts_that_are_left(door: Door, ledger: Ledger) -> None:
     """It wakes, may not send any more, and finds its action unknown: nothing was done, and the action goes on to its
     end, instead of failing for good although attempts were left.

@@ -29,7 +29,9 @@ RETRIES = 3
 """As a client would: the same message under the same id."""
 
 
-@pytest.mark.parametrize("when", ["the model thinks", "the effect happens", "the model answers"])
+@pytest.mark.parametrize(
+    "when", [pytest.param("the model thinks", marks=pytest.mark.deep), "the effect happens", "the model answers"]
+)
 def test_a_server_that_dies_in_a_turn_costs_no_effect_and_no_answer(
     server: Server, own_url: str, database_url: str, when: str
 ) -> None:

@@ -91,7 +91,7 @@ async def test_without_postgres_nothing_is_sent(server: Server, own_url: str, da
             assert await asyncio.to_thread(actions, ledger) == []
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", [pytest.param("sync", marks=pytest.mark.deep), "async"])
 async def test_it_is_back_as_soon_as_postgres_is(server: Server, own_url: str, database_url: str, mode: str) -> None:
     """Calls that failed during an outage do not make later ones wait: the first call after it goes through."""
     async with Ledger.connect(own_url, patience_s=0.6) as ledger:
@@ -106,7 +106,7 @@ async def test_it_is_back_as_soon_as_postgres_is(server: Server, own_url: str, d
             assert (remote.count(), remote.posts()) == (2, 2)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.deep)])
 async def test_a_settle_that_is_lost_is_unknown_and_found_later(
     server: Server, own_url: str, database_url: str, mode: str
 ) -> None:

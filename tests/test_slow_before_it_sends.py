@@ -40,7 +40,7 @@ class Dawdle:
             self.woken.set()
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("mode", ["sync", pytest.param("async", marks=pytest.mark.deep)])
 async def test_a_body_that_overran_its_timeout_sends_nothing_more(ledger: Ledger, database_url: str, mode: str) -> None:
     """Its lease would still hold, but its time is over: one effect, that of the attempt that followed."""
     with Remote(database_url, dedupes=False) as remote:
