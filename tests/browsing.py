@@ -15,15 +15,11 @@ import httpx
 import uvicorn
 
 from settled import (
-    Absent,
     Action,
-    Found,
     Incidental,
-    Inquiry,
     Ledger,
     Outcome,
     Secret,
-    Unknown,
     action,
     always,
     over,
@@ -34,6 +30,7 @@ from settled.runtime.server.app import build_app
 from settled.runtime.server.site import Site
 from settled.state import tokens
 from settled.state.tokens import Role
+from unknowing import mail, pay
 
 FERNET = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 
@@ -53,25 +50,6 @@ def refund(order_id: str, amount: float, memo: Annotated[str, Incidental()] = ""
 def charge(card: Annotated[str, Secret()], amount: int) -> dict[str, Any]:
     """Charge a card; anybody approves it."""
     return {"receipt": "C-1"}
-
-
-def found_otherwise(_: Inquiry) -> Found | Absent:
-    return Found("R-9", {"receipt": "R-9"}, fields={"amount": 180})
-
-
-@action(
-    risk="non_idempotent_write", remote="queryable", query=found_otherwise, identity=("order_id",), timeout=0.2,
-    settle_window=0.3, summary="payment of {amount} for {order_id}",
-)  # fmt: skip
-def pay(order_id: str, amount: float) -> object:
-    """Pay, on a service that loses its replies, and then has another amount."""
-    return Unknown("no answer came back")
-
-
-@action(risk="non_idempotent_write", identity=("to",), timeout=0.2, settle_window=0.2, summary="mail to {to}")
-def mail(to: str) -> object:
-    """Send a mail, on a service that cannot be asked."""
-    return Unknown("no answer came back")
 
 
 TOOLS = (refund, charge, pay, mail)

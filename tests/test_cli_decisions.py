@@ -17,11 +17,8 @@ from typer.testing import CliRunner, Result
 
 from acts import states, triggers_of
 from settled import (
-    Absent,
     Code,
     Desk,
-    Found,
-    Inquiry,
     Ledger,
     Outcome,
     Reject,
@@ -35,6 +32,7 @@ from settled import (
 from settled.runtime.cli import app, main
 from settled.state.secrets import HIDDEN
 from settled.tools.contract import ActionTool
+from unknowing import mail, pay
 
 FERNET = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE="
 HERE = "test_cli_decisions"
@@ -62,25 +60,6 @@ def charge(card: Annotated[str, Secret()], amount: int) -> dict[str, Any]:
 def ship(order_id: str, boxes: int = 1) -> dict[str, Any]:
     """Ship an order; who may have it done is the agent's business."""
     return {"receipt": "S-1"}
-
-
-def found_otherwise(_: Inquiry) -> Found | Absent:
-    return Found("R-9", {"receipt": "R-9"}, fields={"amount": 180})
-
-
-@action(
-    risk="non_idempotent_write", remote="queryable", query=found_otherwise, identity=("order_id",), timeout=0.2,
-    settle_window=0.3, summary="payment of {amount} for {order_id}",
-)  # fmt: skip
-def pay(order_id: str, amount: float) -> object:
-    """Pay, on a service that loses its replies."""
-    return Unknown("no answer came back")
-
-
-@action(risk="non_idempotent_write", identity=("to",), timeout=0.2, settle_window=0.2, summary="mail to {to}")
-def mail(to: str) -> object:
-    """Send a mail, on a service that cannot be asked."""
-    return Unknown("no answer came back")
 
 
 TOOLS = [refund, pay]

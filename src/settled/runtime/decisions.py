@@ -13,10 +13,14 @@ import typer
 from settled.runtime import options, previews, stepping
 from settled.runtime.options import ActionId, By, DatabaseUrl, Fingerprint, Json, Note, Roles, Tenant, Thread, Tools
 from settled.runtime.output import print_json, print_page
-from settled.runtime.stepping import Step
+from settled.runtime.stepping import Counter, Step
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from settled.runtime.previews import Preview
     from settled.state.model import Action
+    from settled.tools.result import Outcome
 
 decisions = typer.Typer()
 
@@ -142,7 +146,7 @@ def withdraw(
     """Take a request back, for the side that made it: an action that waits, or that is approved and not yet run."""
     from settled.runtime import words
 
-    def do(at: stepping.Counter) -> "Action":
+    def do(at: Counter) -> "Action":
         stepping.check_shown(at, ctx)
         return at.desk.withdraw(action_id, by=by, note=note)
 
@@ -172,7 +176,7 @@ def resolve(
         case _:
             raise typer.BadParameter("give one of them", param_hint="--happened RECEIPT, --did-not-happen, --ask-again")
 
-    def do(at: stepping.Counter) -> "Action":
+    def do(at: Counter) -> "Action":
         with stepping.saying_what_changed(at, ctx):
             return at.desk.resolve(action_id, resolution, by=by, note=note, fingerprint=str(fingerprint))
 
@@ -187,21 +191,12 @@ def retry(
 ) -> None:  # fmt: skip
     """Carry an action on from where it stands, in this process: run what is approved, ask about what is unknown."""
     from settled.runtime import words
-    from settled.runtime.desk_pages import done_page
-    from settled.runtime.loading import tools_at
-    from settled.runtime.records import action_record, outcome_record
 
-    known = tools_at(tools)
-    with stepping.opened(database_url, tenant, known) as at:
-        if fingerprint is None:
-            stepping.foretell(ctx, previews.not_ended(at, action_id), words.after_retry)
-        stepping.check_shown(at, ctx)
+    def do(at: Counter) -> "tuple[Outcome, Action]":
         outcome = at.desk.retry(action_id, by=by, note=note)
-        action = at.action(outcome.action_id or action_id)
-    if as_json:
-        print_json({"done": True, "outcome": outcome_record(outcome), "action": action_record(action)})
-    else:
-        print_page(done_page(words.done(action_id, action), words.after_carrying_on(action)))
+        return outcome, at.action(outcome.action_id or action_id)
+
+    _carry_on(ctx, previews.not_ended, do, words.after_retry, words.after_carrying_on)
 
 
 @decisions.command()
@@ -211,21 +206,11 @@ def compensate(
 ) -> None:  # fmt: skip
     """Undo an action that succeeded, by the action that its tool says undoes it, or carry its undoing on."""
     from settled.runtime import words
-    from settled.runtime.desk_pages import done_page
-    from settled.runtime.loading import tools_at
-    from settled.runtime.records import action_record, outcome_record
 
-    known = tools_at(tools)
-    with stepping.opened(database_url, tenant, known) as at:
-        if fingerprint is None:
-            stepping.foretell(ctx, previews.done(at, action_id), words.before_compensate)
-        stepping.check_shown(at, ctx)
-        outcome = at.desk.compensate(action_id, by=by, note=note)
-        action = at.action(action_id)
-    if as_json:
-        print_json({"done": True, "outcome": outcome_record(outcome), "action": action_record(action)})
-    else:
-        print_page(done_page(words.done(action_id, action), words.after_compensate(action)))
+    def do(at: Counter) -> "tuple[Outcome, Action]":
+        return at.desk.compensate(action_id, by=by, note=note), at.action(action_id)
+
+    _carry_on(ctx, previews.done, do, words.before_compensate, words.after_compensate)
 
 
 @decisions.command()
@@ -247,3 +232,29 @@ def undone(
         print_json({"done": True, "action": action_record(action)})
     else:
         print_page(done_page(words.done(action_id, action), words.after_undone(action)))
+
+
+def _carry_on(
+    ctx: typer.Context,
+    see: "Callable[[Counter, str], Preview]",
+    do: "Callable[[Counter], tuple[Outcome, Action]]",
+    follows: "Callable[[Action], list[str]]",
+    after: "Callable[[Action], list[str]]",
+) -> None:
+    """Run an action on in this process with the tools at `--tools`, or print what would follow from it."""
+    from settled.runtime import words
+    from settled.runtime.desk_pages import done_page
+    from settled.runtime.loading import tools_at
+    from settled.runtime.records import action_record, outcome_record
+
+    given = ctx.params
+    known = tools_at(given["tools"])
+    with stepping.opened(given["database_url"], given["tenant"], known) as at:
+        if given["fingerprint"] is None:
+            stepping.foretell(ctx, see(at, given["action_id"]), follows)
+        stepping.check_shown(at, ctx)
+        outcome, action = do(at)
+    if given["as_json"]:
+        print_json({"done": True, "outcome": outcome_record(outcome), "action": action_record(action)})
+    else:
+        print_page(done_page(words.done(given["action_id"], action), after(action)))
